@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of the virtual node: one process-wide library, libb200vnode.so, to which every stand-in
+ * (cudart, driver, cuBLAS, cuBLASLt, NCCL, NVML) and the ATen layer link. It owns what the stand-ins share:
+ * configuration, the node's devices and their memory, streams and events, the ledger, and the ways to stop.
+ *
+ * Vocabulary
+ *   node      the machine that is simulated: N devices of one GPU model.
+ *   session   all processes that share one node (one `b200opt dryrun`). Device memory is accounted per device over
+ *             all live processes of the session, in POSIX shared memory.
+ *   device    ordinal 0 … N-1. The current device is per host thread, as in CUDA.
+ *   work      one operation on a stream: a function and a copy of its arguments. In `eager` order it runs before
+ *             vnode_stream_submit() returns, on the calling thread.
+ *   owner     who asked for device memory: see enum vnode_owner.
+ *
+ * Thread-safety: every function may be called from any thread. None calls into CUDA, PyTorch or the shim.
+ * After fork(), a child of a process that has used the node gets VNODE_NOT_INITIALIZED from everything that
+ * allocates or submits, as CUDA does (cudaErrorInitializationError).
+ * Sizes are in bytes unless a name says otherwise.
+ */
+#ifndef VNODE_CORE_H
+#define VNODE_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VNODE_API __attribute__((visibility("default")))
+#define VNODE_MAX_DEVICES 8
+#define VNODE_MEMORY_ALIGN_BYTES ((size_t)2 << 20) /* driver page: cudaMalloc blocks and cuMem* granularity */
+
+enum vnode_status {
+  VNODE_OK = 0,
+  VNODE_INVALID_VALUE,
+  VNODE_NO_MEMORY,
+  VNODE_NOT_FOUND,
+  VNODE_NOT_INITIALIZED, /* forked child of a process that has used the node */
+  VNODE_SYSTEM,          /* the host refused (mmap, shm_open …); errno says why */
+};
+
+/* ---------------------------------------------------------------------------------------------- configuration */
+
+/* What B200OPT_VNODE_* and the launcher's variables say; read once, on the first call. */
+struct vnode_config {
+  const char *gpu;         /* B200OPT_VNODE_GPU */
+  int device_count;        /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
+  uint64_t memory_bytes;   /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
+  bool unhandled_fatal;    /* B200OPT_VNODE_UNHANDLED=fatal */
+  const char *session;     /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
+  const char *log_dir;     /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
+  const char *aten_dir;    /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
+  uint64_t seed;           /* B200OPT_VNODE_SEED */
+  int rank;                /* RANK, or -1 */
+  int world;               /* WORLD_SIZE, or -1 */
+};
+
+VNODE_API const struct vnode_config *vnode_config(void);
+
+/* --------------------------------------------------------------------------------------------- ways to stop */
+
+/* A function of a CUDA library that the virtual node does not implement was called. Fatal: prints one line with the
+   name and what to do, and aborts. Generated traps call it. */
+VNODE_API _Noreturn void vnode_trap(const char *function);
+
+/* A kernel without a CPU implementation was launched. Fatal by default (the result would be wrong numbers); with
+   B200OPT_VNODE_UNHANDLED=warn said once per kernel, counted, and the launch does nothing. */
+VNODE_API void vnode_unhandled_kernel(const char *kernel);
+VNODE_API uint64_t vnode_unhandled_count(void);
+
+/* One line on stderr, "b200vnode: …"; at most once per distinct `key`. */
+VNODE_API void vnode_say_once(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* --------------------------------------------------------------------------------------------------- devices */
+
+/* What a program can ask of a device of the configured model; source of each figure in core/gpus.def. */
+struct vnode_gpu {
+  const char *name; /* "NVIDIA B200" */
+  int cc_major, cc_minor, sm_count;
+  uint64_t memory_bytes;          /* as cudaMemGetInfo's total */
+  uint64_t context_bytes;         /* what a context takes of it, per process and device */
+  int l2_bytes, shared_per_block_bytes, shared_per_sm_bytes, shared_optin_bytes;
+  int clock_khz, memory_clock_khz, memory_bus_bits;
+};
+
+VNODE_API const struct vnode_gpu *vnode_gpu(void);
+VNODE_API int vnode_device_current(void);
+VNODE_API enum vnode_status vnode_device_set(int device);
+/* Marks the context of `device` as created by this process (charges context_bytes). Idempotent. */
+VNODE_API enum vnode_status vnode_device_touch(int device);
+
+/* ---------------------------------------------------------------------------------------------------- memory */
+
+enum vnode_memory_kind {
+  VNODE_MEMORY_DEVICE,     /* cudaMalloc and its kin: charged */
+  VNODE_MEMORY_HOST,       /* pinned host memory */
+  VNODE_MEMORY_REGISTERED, /* the application's own, cudaHostRegister */
+  VNODE_MEMORY_MANAGED,    /* charged to the device it was made on */
+  VNODE_MEMORY_MAPPED,     /* a cuMemMap'ed range (charged by its physical handle) */
+  VNODE_MEMORY_IMPORTED,   /* opened from another process; charged there */
+};
+
+enum vnode_owner { VNODE_OWNER_PYTORCH, VNODE_OWNER_NCCL, VNODE_OWNER_CUBLAS, VNODE_OWNER_OTHER, VNODE_OWNER_COUNT };
+
+struct vnode_memory_info {
+  void *base;
+  size_t bytes;      /* as charged: the request rounded up to VNODE_MEMORY_ALIGN_BYTES for device memory */
+  int device;
+  enum vnode_memory_kind kind;
+  uint64_t id;       /* never reused in this process */
+};
+
+/* Allocates `bytes` > 0 on `device`. Memory is reserved, not touched; fresh pages read as zero.
+   Errors: NO_MEMORY when the device has less than `bytes` (rounded up) left over all processes of the session. */
+VNODE_API enum vnode_status vnode_memory_alloc(int device, size_t bytes, enum vnode_memory_kind kind,
+                                               enum vnode_owner owner, void **out);
+/* pre: `base` came from vnode_memory_alloc or _register. NOT_FOUND for anything else (interior pointers too). */
+VNODE_API enum vnode_status vnode_memory_free(void *base);
+VNODE_API enum vnode_status vnode_memory_register(void *base, size_t bytes);
+VNODE_API bool vnode_memory_query(const void *address, struct vnode_memory_info *out);
+VNODE_API enum vnode_status vnode_memory_get_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* Virtual memory (cuMem*): physical handles with reference counts, charged while they live. */
+VNODE_API enum vnode_status vnode_physical_create(int device, size_t bytes, enum vnode_owner owner, uint64_t *handle);
+VNODE_API enum vnode_status vnode_physical_retain(const void *address, uint64_t *handle);
+VNODE_API enum vnode_status vnode_physical_release(uint64_t handle);
+VNODE_API enum vnode_status vnode_physical_info(uint64_t handle, int *device, size_t *bytes);
+VNODE_API enum vnode_status vnode_physical_export(uint64_t handle, int *fd);
+VNODE_API enum vnode_status vnode_physical_import(int fd, uint64_t *handle);
+VNODE_API enum vnode_status vnode_range_reserve(size_t bytes, size_t align_bytes, void **out);
+VNODE_API enum vnode_status vnode_range_free(void *base, size_t bytes);
+VNODE_API enum vnode_status vnode_range_map(void *at, size_t bytes, uint64_t handle);
+VNODE_API enum vnode_status vnode_range_unmap(void *at, size_t bytes);
+VNODE_API enum vnode_status vnode_range_set_access(void *at, size_t bytes, bool readable);
+
+/* Legacy IPC: a 64-byte token names an allocation of another process of the session. */
+VNODE_API enum vnode_status vnode_ipc_export(const void *base, unsigned char token[64]);
+VNODE_API enum vnode_status vnode_ipc_open(const unsigned char token[64], void **out);
+VNODE_API enum vnode_status vnode_ipc_close(void *base);
+
+/* --------------------------------------------------------------------------------------------------- streams */
+
+struct vnode_stream; /* a cudaStream_t points to one, but for the special handles below */
+struct vnode_event;
+
+#define VNODE_STREAM_NULL ((struct vnode_stream *)0)
+#define VNODE_STREAM_LEGACY ((struct vnode_stream *)1)
+#define VNODE_STREAM_PER_THREAD ((struct vnode_stream *)2)
+
+VNODE_API enum vnode_status vnode_stream_create(unsigned flags, int priority, struct vnode_stream **out);
+VNODE_API enum vnode_status vnode_stream_destroy(struct vnode_stream *stream);
+/* Small number that is stable within a process; 0 for the default stream. INVALID_VALUE: -1. */
+VNODE_API int vnode_stream_id(const struct vnode_stream *stream);
+VNODE_API bool vnode_stream_info(const struct vnode_stream *stream, unsigned *flags, int *priority, int *device);
+
+/* Runs `work(args)` in the stream's order. `args` (args_bytes) are copied, so the caller's may live on its stack; memory
+   that `args` points to must stay valid until the work has run, as CUDA demands of device memory. `name` is for messages
+   and traces and must be a string literal. */
+typedef void (*vnode_work)(void *args);
+VNODE_API enum vnode_status vnode_stream_submit(struct vnode_stream *stream, const char *name, vnode_work work,
+                                                const void *args, size_t args_bytes);
+VNODE_API enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream);
+VNODE_API bool vnode_stream_idle(struct vnode_stream *stream);
+VNODE_API enum vnode_status vnode_device_synchronize(int device);
+
+VNODE_API enum vnode_status vnode_event_create(unsigned flags, struct vnode_event **out);
+VNODE_API enum vnode_status vnode_event_destroy(struct vnode_event *event);
+VNODE_API enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_stream *stream);
+VNODE_API enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event);
+VNODE_API enum vnode_status vnode_event_synchronize(struct vnode_event *event);
+VNODE_API bool vnode_event_done(const struct vnode_event *event);
+/* Host time between the two records, in milliseconds (wall time of this machine: the node has no clock of its own yet).
+   INVALID_VALUE when either was never recorded or was made without timing. */
+VNODE_API enum vnode_status vnode_event_elapsed(const struct vnode_event *start, const struct vnode_event *end, float *ms);
+
+/* ---------------------------------------------------------------------------------------------------- ledger */
+
+/* The node's own count of what it was asked to do, independent of the shim; written as records of
+   interpose/record/record.def to <log_dir>/<host>-r<rank>-<pid>.node.jsonl when the process ends. */
+
+/* One GEMM: column-major terms of cuBLAS, D[m×n] = op(A)[m×k]·op(B)[k×n], `batch` times. 2·m·n·k·batch FLOPs.
+   Types are names as in record.def ("bf16", "f32" …). */
+struct vnode_gemm_key {
+  const char *api; /* "gemmex", "lt", "strided", "gemm" */
+  char trans_a, trans_b; /* 'N', 'T', 'C' */
+  int64_t m, n, k, batch;
+  const char *type_a, *type_b, *type_d, *compute, *epilogue;
+};
+VNODE_API void vnode_ledger_gemm(const struct vnode_gemm_key *key);
+
+/* One collective as seen by this rank. `bytes` by nccl-tests' convention. */
+VNODE_API void vnode_ledger_collective(const char *op, const char *dtype, int nranks, uint64_t bytes);
+
+/* Bytes that `owner` holds on `device` in this process, and the most it held. */
+VNODE_API void vnode_ledger_memory(int device, enum vnode_owner owner, uint64_t *current, uint64_t *peak);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
