@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# vnode_standin(NAME <target> SONAME <soname> [VERSIONED] [EXPORTS_FROM <library file name>] [EXPORTS_LIST <file>]
+#               [IMPORTS <regex>] SOURCES <file>...)
+#
+# A shared library that takes the place of a vendor's in an unmodified PyTorch:
+#   * file and soname are SONAME; with VERSIONED its symbols carry a version node of that name, as the vendor's do;
+#   * it exports what the vendor's library exports (EXPORTS_FROM, looked up in B200_WHEEL_LIB, or one name a line in
+#     EXPORTS_LIST) and what PyTorch and the wheels' other libraries import of it (by version node when VERSIONED, else every
+#     undefined name that matches IMPORTS, an extended regular expression); PyTorch binds with RTLD_NOW, so all must exist;
+#   * a name that SOURCES do not define becomes a trap: calling it ends the process with the name (vnode_trap);
+#   * every other global name of SOURCES stays inside the library.
+# It links the engine (b200vnode), found beside it at run time. The list of traps is <build>/vnode/<target>.traps.txt.
+find_program(B200_NM NAMES ${CMAKE_NM} nm REQUIRED)
+set(VNODE_OUTPUT "${CMAKE_BINARY_DIR}/vnode")
+set(VNODE_GEN_TRAPS "${CMAKE_CURRENT_LIST_DIR}/gen_traps.sh")
+
+set(vnode_importers)
+foreach(folder ${B200_TORCH_LIB} ${B200_WHEEL_LIB})
+  file(GLOB found "${folder}/*.so" "${folder}/*.so.*")
+  list(APPEND vnode_importers ${found})
+endforeach()
+string(REPLACE ";" "\n" vnode_importers "${vnode_importers}")
+file(CONFIGURE OUTPUT "${VNODE_OUTPUT}/importers.txt" CONTENT "${vnode_importers}\n")
+
+function(vnode_standin)
+  cmake_parse_arguments(PARSE_ARGV 0 A "VERSIONED" "NAME;SONAME;EXPORTS_FROM;EXPORTS_LIST;IMPORTS" "SOURCES")
+  if(A_UNPARSED_ARGUMENTS OR NOT A_NAME OR NOT A_SONAME OR NOT A_SOURCES OR NOT (A_EXPORTS_FROM OR A_EXPORTS_LIST))
+    message(FATAL_ERROR "vnode_standin: NAME, SONAME, SOURCES and EXPORTS_FROM or EXPORTS_LIST are needed (${A_UNPARSED_ARGUMENTS})")
+  endif()
+  if(A_EXPORTS_LIST)
+    set(exports "${A_EXPORTS_LIST}")
+  else()
+    find_file(B200_REAL_${A_EXPORTS_FROM} "${A_EXPORTS_FROM}" PATHS ${B200_WHEEL_LIB} NO_DEFAULT_PATH REQUIRED)
+    set(exports "${B200_REAL_${A_EXPORTS_FROM}}")
+  endif()
+  set(node "-")
+  if(A_VERSIONED)
+    set(node "${A_SONAME}")
+  endif()
+
+  add_library(${A_NAME}_objects OBJECT ${A_SOURCES})
+  # What is visible is decided by the version script alone: the vendor's headers declare no visibility.
+  set_target_properties(${A_NAME}_objects PROPERTIES C_VISIBILITY_PRESET default)
+  target_link_libraries(${A_NAME}_objects PRIVATE b200_flags b200vnode)
+  target_include_directories(${A_NAME}_objects SYSTEM PRIVATE ${B200_WHEEL_INCLUDE})
+
+  set(traps "${VNODE_OUTPUT}/${A_NAME}.traps.S")
+  set(map "${VNODE_OUTPUT}/${A_NAME}.map")
+  add_custom_command(
+    OUTPUT "${traps}" "${map}"
+    COMMAND sh "${VNODE_GEN_TRAPS}" "${B200_NM}" "${VNODE_OUTPUT}/${A_NAME}" "${node}" "${exports}" "${VNODE_OUTPUT}/importers.txt"
+            "${A_IMPORTS}" "$<TARGET_OBJECTS:${A_NAME}_objects>"
+    DEPENDS "${VNODE_GEN_TRAPS}" "${exports}" "${VNODE_OUTPUT}/importers.txt" ${A_NAME}_objects $<TARGET_OBJECTS:${A_NAME}_objects>
+    COMMAND_EXPAND_LISTS VERBATIM)
+
+  add_library(${A_NAME} SHARED $<TARGET_OBJECTS:${A_NAME}_objects> "${traps}")
+  set_source_files_properties("${traps}" PROPERTIES GENERATED TRUE)
+  set_target_properties(${A_NAME} PROPERTIES
+    PREFIX "" SUFFIX "" OUTPUT_NAME "${A_SONAME}" NO_SONAME ON LINKER_LANGUAGE C
+    LIBRARY_OUTPUT_DIRECTORY "${VNODE_OUTPUT}" BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON
+    LINK_DEPENDS "${map}")
+  target_link_libraries(${A_NAME} PRIVATE b200vnode ${CMAKE_DL_LIBS})
+  target_link_options(${A_NAME} PRIVATE "-Wl,-soname,${A_SONAME}" "-Wl,--version-script=${map}" -Wl,-z,defs,-z,now,-z,relro)
+  if(B200_SANITIZE)
+    target_link_options(${A_NAME} PRIVATE -fsanitize=${B200_SANITIZE})
+  endif()
+endfunction()
