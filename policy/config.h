@@ -90,8 +90,12 @@ struct b200_config {
   int complaints_dropped; /* further ones that had no room */
 };
 
-/* Loads every JOB row: environment, else the file that B200OPT_CONFIG names, else the default. Never fails. */
+/* Loads every JOB row: environment, else the file that B200OPT_CONFIG names, else the default. An empty value counts as
+   unset. Keeps errno. Never fails. */
 void b200_config_load(struct b200_config *out);
+
+/* The same from another environment: NAME=VALUE strings, ended by NULL. */
+void b200_config_load_from(struct b200_config *out, char *const *environment);
 
 /* B200OPT=off in the environment: the cheap question for the constructor of a process that may never do CUDA. Exact: any
    other value, and a value that only the file has, gives false. */
@@ -121,8 +125,8 @@ void b200_launch_load(struct b200_launch *out);
 const char *b200_config_log_dir(const struct b200_config *config, char *out, size_t size);
 
 /* Name of the run, fit for a file name ([A-Za-z0-9._-], others become '_'): B200OPT_RUN, else TORCHELASTIC_RUN_ID (not
-   "none", torchrun's own default), else "run-<pid>-<start time in clock ticks>" of the parent process, which the ranks of
-   one launcher share. Returns `out`. */
+   "none", torchrun's own default), else "run-<pid>-<start time in clock ticks>" of the parent process when RANK is set (the
+   ranks of one launcher share it), of this process otherwise. Returns `out`. */
 const char *b200_config_run_name(const struct b200_config *config, char *out, size_t size);
 
 /* Value of LD_PRELOAD, "" when unset. Valid until the environment changes. */
