@@ -91,6 +91,9 @@ VNODE_API int vnode_device_current(void);
 VNODE_API enum vnode_status vnode_device_set(int device);
 /* Marks the context of `device` as created by this process (charges context_bytes). Idempotent. */
 VNODE_API enum vnode_status vnode_device_touch(int device);
+VNODE_API bool vnode_device_touched(int device);
+/* False in a child made by fork() of a process that had used the node. */
+VNODE_API bool vnode_usable(void);
 
 /* ---------------------------------------------------------------------------------------------------- memory */
 
@@ -104,6 +107,12 @@ enum vnode_memory_kind {
 };
 
 enum vnode_owner { VNODE_OWNER_PYTORCH, VNODE_OWNER_NCCL, VNODE_OWNER_CUBLAS, VNODE_OWNER_OTHER, VNODE_OWNER_COUNT };
+
+/* Who the calling thread allocates for, for stand-ins that allocate through another one (cudart, NCCL and cuBLAS through the
+   driver). The outermost push wins; pop with what push returned. VNODE_OWNER_COUNT: nobody has said. */
+VNODE_API enum vnode_owner vnode_owner_push(enum vnode_owner owner);
+VNODE_API void vnode_owner_pop(enum vnode_owner previous);
+VNODE_API enum vnode_owner vnode_owner_hint(void);
 
 struct vnode_memory_info {
   void *base;
