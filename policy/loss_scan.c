@@ -210,6 +210,8 @@ static bool is_training(const char *text, const char *name) {
 static void take_loss(struct scan *scan, const char *name, size_t length) {
   bool marked;
   double value;
+  if (strncmp(name + length, " train:", strlen(" train:")) == 0) /* litgpt: "loss train: 10.5, val: n/a" */
+    length += strlen(" train");
   const char *start = value_start(name + length, &marked);
   const char *end = start ? read_number(start, &value) : NULL;
   if (scan->found_loss || !end || !ends_number(end) || !is_training(scan->text, name))
@@ -378,6 +380,7 @@ static const struct {
 struct translation {
   char out[PATTERN_BYTES];
   size_t used;
+  bool repeated;     /* the last character was a repetition; glibc takes exponential memory for stacked ones */
   bool bracket;      /* inside [...] */
   size_t bracket_at; /* `used` after the '[' or "[^" that opened it: a ']' there is literal */
 };
@@ -413,14 +416,16 @@ static const char *translate(struct translation *to, const char *text) {
   for (const char *at = text; *at; at++) {
     if (*at == '\\') {
       const char *wrong = translate_escape(to, *++at);
+      to->repeated = false;
       if (wrong)
         return wrong;
       continue;
     }
     if (!to->bracket && at[0] == '(' && at[1] == '?')
       return "groups of the form (?...) are not POSIX; use (...)";
-    if (!to->bracket && at != text && *at == '?' && strchr("*+?}", at[-1]) && !(at - text > 1 && at[-2] == '\\'))
-      return "lazy quantifiers (*? +?) are not POSIX";
+    if (!to->bracket && to->repeated && strchr("*+?{", *at))
+      return "a repetition cannot follow another (lazy *? and possessive ++ are not POSIX)";
+    to->repeated = !to->bracket && strchr("*+?}", *at);
     if (!append(to, at, 1))
       return "it is too long";
     if (!to->bracket && *at == '[') {

@@ -7,6 +7,7 @@
  *   torchtitan     step:  1  loss:  8.1234  grad_norm: …  tps: 1,234
  *   Megatron       iteration  10/ 100 | … | lm loss: 6.5E+00 | …
  *   Lightning      Epoch 0:  10%|… | 1/10 [00:01<00:09, v_num=0, train_loss_step=2.31]
+ *   litgpt         Epoch 1 | iter 16 step 2 | loss train: 10.5, val: n/a | …
  *   generic        step 3 … loss 2.31, it 3 loss 2.31, loss=2.31, train loss: 2.31
  * Not a training loss: eval_loss, val_loss, test loss, validation loss …, and the summary that ends a Hugging Face run
  * ('train_runtime').
