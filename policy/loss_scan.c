@@ -164,7 +164,6 @@ struct scan {
   struct b200_loss *out;
   bool found_loss;
   bool found_step;
-  const char *taken; /* start of the number that the last name took */
 };
 
 static bool is_loss_name(const char *name, size_t length) {
@@ -218,7 +217,6 @@ static void take_loss(struct scan *scan, const char *name, size_t length) {
     return;
   scan->found_loss = true;
   scan->out->loss = value;
-  scan->taken = start;
 }
 
 static void take_step(struct scan *scan, const char *name, size_t length) {
@@ -229,7 +227,6 @@ static void take_step(struct scan *scan, const char *name, size_t length) {
     return;
   scan->found_step = true;
   scan->out->step = value;
-  scan->taken = start;
 }
 
 /* A rate at `start`, with k or m for thousands and millions; 0 when there is none. */
@@ -245,21 +242,36 @@ static double read_rate(const char *start) {
   return ends_number(end) || *end == '_' ? value : 0;
 }
 
-/* "tok/s: 1,234", "1,234 tok/s" or "tok/s 1234": a number before the unit counts unless another name took it. */
+/* Start of the number that ends, but for blanks, at `end`; `end` itself without one. */
+static const char *number_before(const char *text, const char *end) {
+  const char *last = end;
+  while (last > text && is_blank(last[-1]))
+    last--;
+  const char *start = last;
+  while (start > text && (is_digit(start[-1]) || strchr(".,km", start[-1])))
+    start--;
+  return start == last ? end : start;
+}
+
+/* True when a name stands before the number at `start`, as in "grad_norm 1.5" or "lr: 1". */
+static bool follows_name(const char *text, const char *start) {
+  while (start > text && (is_blank(start[-1]) || start[-1] == ':' || start[-1] == '='))
+    start--;
+  return start > text && is_letter(start[-1]);
+}
+
+/* "tok/s: 1,234", "1,234 tok/s" or "tok/s 1234". A number before the unit counts less when it follows another name. */
 static void take_rate(struct scan *scan, const char *name, size_t length) {
   bool marked;
   const char *after = value_start(name + length, &marked);
-  const char *before = name;
-  while (before > scan->text && is_blank(before[-1]))
-    before--;
-  const char *number_end = before;
-  while (before > scan->text && (is_digit(before[-1]) || strchr(".,km", before[-1])))
-    before--;
-  double rate = marked ? read_rate(after) : 0;
-  if (rate == 0 && before != number_end && before != scan->taken)
+  const char *before = number_before(scan->text, name);
+  double rate = 0;
+  if (!marked && before != name && !follows_name(scan->text, before))
     rate = read_rate(before);
   if (rate == 0)
     rate = read_rate(after);
+  if (rate == 0 && before != name)
+    rate = read_rate(before);
   if (scan->out->tokens_per_s == 0)
     scan->out->tokens_per_s = rate;
 }

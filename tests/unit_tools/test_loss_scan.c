@@ -49,6 +49,8 @@ static const struct sample {
     /* tutorials */
     {"Epoch [1/5], Step [100/600], Loss: 0.2345", 0.2345, 100, 0},
     {"step 00012 loss 5.5 tok/s 1234", 5.5, 12, 1234},
+    {"step 3 loss 5.5 grad_norm 1.5 tokens/s 512", 5.5, 3, 512},
+    {"step 3 loss 5.5 at 512 tokens/s", 5.5, 3, 512},
     {"step 12 | loss 5.5 | 1,234.5 tok/s", 5.5, 12, 1234.5},
     {"step 12 loss 5.5 12.5k tokens/s", 5.5, 12, 12500},
     {"it 4 loss 0x1.8p+1", 3.0, 4, 0},
