@@ -64,7 +64,7 @@ VNODE_API const struct vnode_config *vnode_config(void);
 
 /* A function of a CUDA library that the virtual node does not implement was called. Fatal: prints one line with the
    name and what to do, and aborts. Generated traps call it. */
-VNODE_API _Noreturn void vnode_trap(const char *function);
+VNODE_API __attribute__((noreturn)) void vnode_trap(const char *function);
 
 /* A kernel without a CPU implementation was launched. Fatal by default (the result would be wrong numbers); with
    B200OPT_VNODE_UNHANDLED=warn said once per kernel, counted, and the launch does nothing. */
