@@ -1,0 +1,583 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "interpose/record/reader.h"
+
+#include "interpose/record/json.h"
+#include "policy/loss_scan.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DEPTH_MAX 8 /* folders below the one that was named */
+
+/* ---- memory */
+
+void *b200_grow(void *array, size_t count, size_t size) {
+  if ((count & (count - 1)) != 0) /* room up to the next power of two is there already */
+    return array;
+  void *grown = realloc(array, (count ? count * 2 : 1) * size);
+  if (!grown) {
+    fprintf(stderr, "b200opt: out of memory\n");
+    exit(3);
+  }
+  return grown;
+}
+
+char *b200_format(const char *format, ...) {
+  char *text;
+  va_list arguments;
+  va_start(arguments, format);
+  if (vasprintf(&text, format, arguments) < 0) {
+    fprintf(stderr, "b200opt: out of memory\n");
+    exit(3);
+  }
+  va_end(arguments);
+  return text;
+}
+
+/* A zeroed element at the end of `array`. */
+#define ADD(array, count)                                                                                                   \
+  ((array) = b200_grow((array), (count), sizeof(*(array))), memset(&(array)[(count)], 0, sizeof(*(array))),                 \
+   &(array)[(count)++])
+
+static char *copy(const char *text) {
+  return b200_format("%s", text);
+}
+
+/* ---- one line */
+
+enum kind { KIND_INT, KIND_REAL, KIND_TEXT, KIND_OBJECT };
+
+static const struct field {
+  enum b200_record_type type;
+  enum kind kind;
+  const char *name;
+  size_t offset;
+} fields[] = {
+#define B200_RECORD(type, help)
+#define B200_FIELD(type, name, kind, help)                                                                                  \
+  {B200_RECORD_##type, KIND_##kind, #name, offsetof(struct b200_log_line, type##_##name)},
+#include "interpose/record/record.def"
+#undef B200_FIELD
+#undef B200_RECORD
+};
+
+#define FIELD_COUNT (sizeof(fields) / sizeof(fields[0]))
+
+static double real_value(const json_t *value) {
+  if (json_is_string(value))
+    return strtod(json_string_value(value), NULL); /* nan, inf, -inf: JSON has no such numbers */
+  return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static int64_t int_value(const json_t *value) {
+  return json_is_integer(value) ? json_integer_value(value) : (int64_t)json_number_value(value);
+}
+
+static void decode_field(const struct field *field, json_t *value, struct b200_log_line *out) {
+  char *member = (char *)out + field->offset;
+  switch (field->kind) {
+  case KIND_INT:
+    if (json_is_number(value))
+      *(int64_t *)member = int_value(value);
+    break;
+  case KIND_REAL:
+    *(double *)member = real_value(value);
+    break;
+  case KIND_TEXT:
+    *(const char **)member = json_is_string(value) ? json_string_value(value) : "";
+    break;
+  case KIND_OBJECT:
+    *(json_t **)member = json_is_object(value) ? value : NULL;
+    break;
+  }
+}
+
+static const struct field *find_field(enum b200_record_type type, const char *name) {
+  for (size_t i = 0; i < FIELD_COUNT; i++)
+    if (fields[i].type == type && strcmp(fields[i].name, name) == 0)
+      return &fields[i];
+  return NULL;
+}
+
+static int find_type(const json_t *object) {
+  const char *name = json_string_value(json_object_get(object, "t"));
+  for (int i = 0; name && i < B200_RECORD_COUNT; i++)
+    if (strcmp(b200_record_names[i], name) == 0)
+      return i;
+  return -1;
+}
+
+int b200_log_line_decode(json_t *object, struct b200_log_line *out, const char **unknown_field) {
+  const char *name;
+  json_t *value;
+  int type = find_type(object);
+  memset(out, 0, sizeof(*out));
+  for (size_t i = 0; i < FIELD_COUNT; i++)
+    if (fields[i].kind == KIND_TEXT)
+      *(const char **)((char *)out + fields[i].offset) = "";
+  out->header_rank = out->header_world = out->header_local_rank = out->step_hbm_used = -1;
+  if (unknown_field)
+    *unknown_field = NULL;
+  if (type < 0)
+    return -1;
+  json_object_foreach(object, name, value) {
+    const struct field *field = find_field((enum b200_record_type)type, name);
+    if (field)
+      decode_field(field, value, out);
+    else if (strcmp(name, "t") != 0 && unknown_field)
+      *unknown_field = name;
+  }
+  return type;
+}
+
+/* ---- adding lines up */
+
+struct generation {
+  int64_t gen, operations;
+};
+
+struct reading {
+  struct b200_logs *logs;
+  struct b200_log *log;
+  struct generation *generations;
+  size_t generation_count;
+  bool ended;
+  bool noted[4]; /* one note per file and kind */
+};
+
+enum note { NOTE_CORRUPT, NOTE_TYPE, NOTE_FIELD, NOTE_FORMAT };
+
+__attribute__((format(printf, 2, 3))) static void note(struct b200_logs *logs, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  char *text;
+  if (vasprintf(&text, format, arguments) < 0)
+    exit(3);
+  va_end(arguments);
+  *ADD(logs->notes, logs->note_count) = text;
+}
+
+static bool first_of_kind(struct reading *reading, enum note kind) {
+  bool first = !reading->noted[kind];
+  reading->noted[kind] = true;
+  return first;
+}
+
+static void add_header(struct reading *reading, json_t *object, const struct b200_log_line *line) {
+  struct b200_log *log = reading->log;
+  if (log->header)
+    return;
+  log->header = json_incref(object);
+  log->producer = line->header_producer;
+  log->run = line->header_run;
+  log->arm = line->header_arm;
+  log->host = line->header_host;
+  log->gpu = line->header_gpu;
+  log->pid = line->header_pid;
+  log->rank = line->header_rank;
+  log->world = line->header_world;
+  log->unix_ns = line->header_unix_ns;
+  if (line->header_producer[0])
+    log->node = strncmp(line->header_producer, "vnode", 5) == 0;
+  if (line->header_format > B200_LOG_FORMAT && first_of_kind(reading, NOTE_FORMAT))
+    note(reading->logs, "%s:1: format %lld is newer than %d, the newest that is known", log->path,
+         (long long)line->header_format, B200_LOG_FORMAT);
+}
+
+static void add_step(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log *log = reading->log;
+  struct generation *generation = NULL;
+  *ADD(log->steps, log->step_count) = (struct b200_log_step){
+      .gen = line->step_gen,
+      .step = line->step_step,
+      .period = line->step_period,
+      .t_ns = line->step_t_ns,
+      .dur_ns = line->step_dur_ns,
+      .gemm_calls = line->step_gemm_calls,
+      .gemm_flops = line->step_gemm_flops,
+      .coll_calls = line->step_coll_calls,
+      .coll_bytes = line->step_coll_bytes,
+      .alloc_calls = line->step_alloc_calls,
+      .hbm_used = line->step_hbm_used,
+      .hbm = json_incref(line->step_hbm),
+  };
+  for (size_t i = 0; i < reading->generation_count; i++)
+    if (reading->generations[i].gen == line->step_gen)
+      generation = &reading->generations[i];
+  if (!generation) {
+    generation = ADD(reading->generations, reading->generation_count);
+    generation->gen = line->step_gen;
+  }
+  generation->operations += line->step_period;
+  if (strcmp(line->step_source, "gemm") == 0)
+    log->step_source = "gemm";
+  else
+    log->step_source = strcmp(line->step_source, "told") == 0 ? "told" : "coll";
+}
+
+/* Drops the steps of all generations but the one that covers most operations. */
+static void choose_generation(struct reading *reading) {
+  struct b200_log *log = reading->log;
+  const struct generation *best = reading->generations;
+  size_t kept = 0;
+  for (size_t i = 1; i < reading->generation_count; i++)
+    if (reading->generations[i].operations > best->operations)
+      best = &reading->generations[i];
+  for (size_t i = 0; i < log->step_count; i++) {
+    if (log->steps[i].gen == best->gen)
+      log->steps[kept++] = log->steps[i];
+    else
+      json_decref(log->steps[i].hbm);
+  }
+  log->step_count = kept;
+}
+
+static bool same_gemm(const struct b200_log_gemm *gemm, const struct b200_log_line *line) {
+  return gemm->m == line->gemm_m && gemm->n == line->gemm_n && gemm->k == line->gemm_k && gemm->batch == line->gemm_batch &&
+         strcmp(gemm->role, line->gemm_role) == 0 && strcmp(gemm->api, line->gemm_api) == 0 &&
+         strcmp(gemm->ta, line->gemm_ta) == 0 && strcmp(gemm->tb, line->gemm_tb) == 0 &&
+         strcmp(gemm->a, line->gemm_a) == 0 && strcmp(gemm->b, line->gemm_b) == 0 && strcmp(gemm->d, line->gemm_d) == 0 &&
+         strcmp(gemm->compute, line->gemm_compute) == 0 && strcmp(gemm->epilogue, line->gemm_epilogue) == 0;
+}
+
+static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_gemm *gemm = NULL;
+  for (size_t i = 0; i < log->gemm_count && !gemm; i++)
+    if (same_gemm(&log->gemms[i], line))
+      gemm = &log->gemms[i];
+  if (!gemm) {
+    gemm = ADD(log->gemms, log->gemm_count);
+    *gemm = (struct b200_log_gemm){.api = copy(line->gemm_api),
+                                   .role = copy(line->gemm_role),
+                                   .ta = copy(line->gemm_ta),
+                                   .tb = copy(line->gemm_tb),
+                                   .a = copy(line->gemm_a),
+                                   .b = copy(line->gemm_b),
+                                   .d = copy(line->gemm_d),
+                                   .compute = copy(line->gemm_compute),
+                                   .epilogue = copy(line->gemm_epilogue),
+                                   .m = line->gemm_m,
+                                   .n = line->gemm_n,
+                                   .k = line->gemm_k,
+                                   .batch = line->gemm_batch};
+  }
+  gemm->calls += line->gemm_calls;
+  gemm->flops += line->gemm_flops;
+}
+
+static void add_coll(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_coll *coll = NULL;
+  for (size_t i = 0; i < log->coll_count && !coll; i++)
+    if (log->colls[i].nranks == line->coll_nranks && strcmp(log->colls[i].op, line->coll_op) == 0 &&
+        strcmp(log->colls[i].dtype, line->coll_dtype) == 0)
+      coll = &log->colls[i];
+  if (!coll) {
+    coll = ADD(log->colls, log->coll_count);
+    *coll = (struct b200_log_coll){.op = copy(line->coll_op), .dtype = copy(line->coll_dtype), .nranks = line->coll_nranks};
+  }
+  coll->calls += line->coll_calls;
+  coll->bytes += line->coll_bytes;
+}
+
+static void add_alloc(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_alloc *alloc = NULL;
+  for (size_t i = 0; i < log->alloc_count && !alloc; i++)
+    if (strcmp(log->allocs[i].owner, line->alloc_owner) == 0)
+      alloc = &log->allocs[i];
+  if (!alloc) {
+    alloc = ADD(log->allocs, log->alloc_count);
+    alloc->owner = copy(line->alloc_owner);
+  }
+  alloc->current = line->alloc_current;
+  if (line->alloc_peak > alloc->peak)
+    alloc->peak = line->alloc_peak;
+  alloc->allocs += line->alloc_allocs;
+  alloc->frees += line->alloc_frees;
+  alloc->failed += line->alloc_failed;
+}
+
+static void add_call(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_call *call = NULL;
+  for (size_t i = 0; i < log->call_count && !call; i++)
+    if (strcmp(log->calls[i].name, line->call_name) == 0 && strcmp(log->calls[i].lib, line->call_lib) == 0)
+      call = &log->calls[i];
+  if (!call) {
+    call = ADD(log->calls, log->call_count);
+    *call = (struct b200_log_call){.lib = copy(line->call_lib), .name = copy(line->call_name)};
+  }
+  call->calls += line->call_calls;
+  call->errors += line->call_errors;
+  call->bytes += line->call_bytes;
+}
+
+static void add_loss(struct b200_log_loss **losses, size_t *count, struct b200_log_loss loss) {
+  if (*count && loss.step >= 0 && (*losses)[*count - 1].step == loss.step)
+    (*losses)[*count - 1] = loss;
+  else
+    *ADD(*losses, *count) = loss;
+}
+
+static void add_stack(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_stack *stack = NULL;
+  for (size_t i = 0; i < log->stack_count && !stack; i++)
+    if (strcmp(log->stacks[i].frames, line->stack_frames) == 0 && strcmp(log->stacks[i].owner, line->stack_owner) == 0)
+      stack = &log->stacks[i];
+  if (!stack) {
+    stack = ADD(log->stacks, log->stack_count);
+    *stack = (struct b200_log_stack){.owner = copy(line->stack_owner), .frames = copy(line->stack_frames)};
+  }
+  stack->count++;
+  stack->bytes += line->stack_bytes;
+}
+
+static void add_text(struct b200_log_text **texts, size_t *text_count, const char *text, int64_t count) {
+  for (size_t i = 0; i < *text_count; i++) {
+    if (strcmp((*texts)[i].text, text) == 0) {
+      (*texts)[i].count += count;
+      return;
+    }
+  }
+  *ADD(*texts, *text_count) = (struct b200_log_text){copy(text), count};
+}
+
+static void add_line(struct reading *reading, json_t *object, enum b200_record_type type, const struct b200_log_line *line) {
+  struct b200_log *log = reading->log;
+  switch (type) {
+  case B200_RECORD_header:
+    add_header(reading, object, line);
+    break;
+  case B200_RECORD_step:
+    add_step(reading, line);
+    break;
+  case B200_RECORD_gemm:
+    add_gemm(log, line);
+    break;
+  case B200_RECORD_coll:
+    add_coll(log, line);
+    break;
+  case B200_RECORD_alloc:
+    add_alloc(log, line);
+    break;
+  case B200_RECORD_call:
+    add_call(log, line);
+    break;
+  case B200_RECORD_loss:
+    add_loss(&log->losses, &log->loss_count,
+             (struct b200_log_loss){line->loss_step, line->loss_loss, line->loss_tokens_per_s, line->loss_t_ns});
+    break;
+  case B200_RECORD_oom:
+    *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){copy(line->oom_owner), line->oom_bytes, line->oom_t_ns};
+    break;
+  case B200_RECORD_stack:
+    add_stack(log, line);
+    break;
+  case B200_RECORD_warn:
+    add_text(&log->warnings, &log->warning_count, line->warn_text, 1);
+    break;
+  case B200_RECORD_drop:
+    add_text(&log->drops, &log->drop_count, line->drop_what, line->drop_count);
+    break;
+  case B200_RECORD_end:
+    reading->ended = true;
+    break;
+  case B200_RECORD_COUNT:
+    break;
+  }
+}
+
+/* ---- files */
+
+/* `complete`: the line ends with a newline. The last line of a killed process may not, and is no defect. */
+static void take_line(struct reading *reading, const char *text, size_t length, bool complete) {
+  struct b200_log *log = reading->log;
+  struct b200_log_line line;
+  json_error_t error;
+  const char *unknown;
+  json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+  log->lines++;
+  if (!json_is_object(object)) {
+    if (complete && first_of_kind(reading, NOTE_CORRUPT))
+      note(reading->logs, "%s:%lld: not a JSON object; the line is skipped", log->path, (long long)log->lines);
+    json_decref(object);
+    return;
+  }
+  int type = b200_log_line_decode(object, &line, &unknown);
+  if (type < 0 && first_of_kind(reading, NOTE_TYPE))
+    note(reading->logs, "%s:%lld: unknown line type; such lines are skipped", log->path, (long long)log->lines);
+  if (unknown && first_of_kind(reading, NOTE_FIELD))
+    note(reading->logs, "%s:%lld: unknown field '%s' is skipped", log->path, (long long)log->lines, unknown);
+  if (type >= 0)
+    add_line(reading, object, (enum b200_record_type)type, &line);
+  json_decref(object);
+}
+
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), end_length = strlen(end);
+  return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* True when the first line could be a log's: other programs write *.jsonl too. An empty file is a log that did not get far.
+ */
+static bool looks_like_log(FILE *file) {
+  char start[64];
+  size_t length = fread(start, 1, sizeof(start) - 1, file);
+  start[length] = '\0';
+  rewind(file);
+  return length == 0 || strncmp(start, "{\"t\":", 5) == 0 || strncmp(start, "{\"t\": ", 6) == 0;
+}
+
+static void read_log(struct b200_logs *logs, const char *path) {
+  char *text = NULL;
+  size_t room = 0;
+  ssize_t length;
+  FILE *file = fopen(path, "re");
+  if (!file || !looks_like_log(file)) {
+    note(logs, "%s: %s", path, file ? "not a log of b200opt" : strerror(errno));
+    if (file)
+      fclose(file);
+    return;
+  }
+  struct b200_log *log = ADD(logs->logs, logs->log_count);
+  struct reading reading = {.logs = logs, .log = log};
+  log->path = copy(path);
+  log->node = ends_with(path, ".node.jsonl");
+  log->producer = log->run = log->arm = log->host = log->gpu = log->step_source = "";
+  log->rank = log->world = -1;
+  while ((length = getline(&text, &room, file)) > 0) {
+    bool complete = text[length - 1] == '\n';
+    take_line(&reading, text, (size_t)length, complete);
+  }
+  log->partial = !reading.ended;
+  if (reading.generation_count)
+    choose_generation(&reading);
+  free(reading.generations);
+  free(text);
+  fclose(file);
+}
+
+static void read_output(struct b200_logs *logs, const char *path) {
+  char *text = NULL;
+  size_t room = 0;
+  ssize_t length;
+  struct b200_loss loss;
+  FILE *file = fopen(path, "re");
+  if (!file) {
+    note(logs, "%s: %s", path, strerror(errno));
+    return;
+  }
+  struct b200_output *output = ADD(logs->outputs, logs->output_count);
+  output->path = copy(path);
+  while ((length = getline(&text, &room, file)) > 0) {
+    size_t bytes = (size_t)length - (text[length - 1] == '\n');
+    if (!b200_loss_scan(text, bytes, &loss))
+      continue;
+    int64_t step = loss.step >= 0 ? loss.step : (int64_t)output->loss_count + 1;
+    add_loss(&output->losses, &output->loss_count, (struct b200_log_loss){step, loss.loss, loss.tokens_per_s, 0});
+  }
+  free(text);
+  fclose(file);
+}
+
+static void read_file(struct b200_logs *logs, const char *path) {
+  if (ends_with(path, ".jsonl"))
+    read_log(logs, path);
+  else if (ends_with(path, ".out"))
+    read_output(logs, path);
+}
+
+static int read_folder(struct b200_logs *logs, const char *path, int depth) {
+  struct dirent **entries;
+  int count = scandir(path, &entries, NULL, alphasort);
+  if (count < 0)
+    return errno;
+  for (int i = 0; i < count; i++) {
+    struct stat status;
+    char *child = b200_format("%s/%s", path, entries[i]->d_name);
+    if (entries[i]->d_name[0] != '.' && stat(child, &status) == 0) {
+      if (S_ISREG(status.st_mode))
+        read_file(logs, child);
+      else if (S_ISDIR(status.st_mode) && depth < DEPTH_MAX)
+        read_folder(logs, child, depth + 1);
+    }
+    free(child);
+    free(entries[i]);
+  }
+  free(entries);
+  return 0;
+}
+
+int b200_logs_read(const char *path, struct b200_logs *out) {
+  struct stat status;
+  memset(out, 0, sizeof(*out));
+  if (stat(path, &status) != 0)
+    return errno;
+  if (S_ISDIR(status.st_mode))
+    return read_folder(out, path, 0);
+  read_file(out, path);
+  return 0;
+}
+
+/* ---- freeing */
+
+static void free_gemm(struct b200_log_gemm *gemm) {
+  char *texts[] = {gemm->api, gemm->role, gemm->ta, gemm->tb, gemm->a, gemm->b, gemm->d, gemm->compute, gemm->epilogue};
+  for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+    free(texts[i]);
+}
+
+static void free_texts(struct b200_log_text *texts, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    free(texts[i].text);
+  free(texts);
+}
+
+static void free_log(struct b200_log *log) {
+  for (size_t i = 0; i < log->step_count; i++)
+    json_decref(log->steps[i].hbm);
+  for (size_t i = 0; i < log->gemm_count; i++)
+    free_gemm(&log->gemms[i]);
+  for (size_t i = 0; i < log->coll_count; i++) {
+    free(log->colls[i].op);
+    free(log->colls[i].dtype);
+  }
+  for (size_t i = 0; i < log->alloc_count; i++)
+    free(log->allocs[i].owner);
+  for (size_t i = 0; i < log->call_count; i++) {
+    free(log->calls[i].lib);
+    free(log->calls[i].name);
+  }
+  for (size_t i = 0; i < log->oom_count; i++)
+    free(log->ooms[i].owner);
+  for (size_t i = 0; i < log->stack_count; i++) {
+    free(log->stacks[i].owner);
+    free(log->stacks[i].frames);
+  }
+  free_texts(log->drops, log->drop_count);
+  free_texts(log->warnings, log->warning_count);
+  void *arrays[] = {log->steps,  log->gemms, log->colls,  log->allocs, log->calls,
+                    log->losses, log->ooms,  log->stacks, log->path};
+  for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+    free(arrays[i]);
+  json_decref(log->header);
+}
+
+void b200_logs_free(struct b200_logs *logs) {
+  for (size_t i = 0; i < logs->log_count; i++)
+    free_log(&logs->logs[i]);
+  for (size_t i = 0; i < logs->output_count; i++) {
+    free(logs->outputs[i].path);
+    free(logs->outputs[i].losses);
+  }
+  for (size_t i = 0; i < logs->note_count; i++)
+    free(logs->notes[i]);
+  free(logs->logs);
+  free(logs->outputs);
+  free(logs->notes);
+  memset(logs, 0, sizeof(*logs));
+}
