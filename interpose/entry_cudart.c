@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CUDA runtime. Device memory is accounted where it is granted, in the driver (entry_driver.c); the handlers here step in only
+   when a runtime's driver calls do not come by, so that nothing is counted twice and nothing is missed. */
+#include <cuda_runtime_api.h>
+
+#include "interpose/entry.h"
+
+/* cudaGetDriverEntryPoint is deprecated for callers; those that still call it are the ones to be seen. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+/* Declared by the compiler's own headers only. */
+extern cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 gridDim, dim3 blockDim, void **args, size_t sharedMem,
+                                      cudaStream_t stream);
+
+static cudaError_t allocated(struct b200_thread *self, enum b200_symbol symbol, cudaError_t status, void *const *pointer,
+                             size_t bytes, uint64_t events_before, enum b200_owner owner) {
+  b200_count(self, symbol, status != cudaSuccess, bytes);
+  if (self->driver_events != events_before)
+    return status;
+  if (status == cudaSuccess && pointer && *pointer)
+    b200_runtime_alloc(owner, (uint64_t)(uintptr_t)*pointer, bytes);
+  else if (status == cudaErrorMemoryAllocation)
+    b200_runtime_refused(owner, bytes);
+  return status;
+}
+
+static cudaError_t observe_cudaMalloc(void **devPtr, size_t size) {
+  struct b200_thread *self = b200_thread_self();
+  uint64_t events = self->driver_events;
+  enum b200_owner owner = b200_owner_of(__builtin_return_address(0));
+  cudaError_t status = B200_REAL(cudart, cudaMalloc)(devPtr, size);
+  return allocated(self, B200_SYM_cudaMalloc, status, devPtr, size, events, owner);
+}
+
+static cudaError_t observe_cudaMallocAsync(void **devPtr, size_t size, cudaStream_t stream) {
+  struct b200_thread *self = b200_thread_self();
+  uint64_t events = self->driver_events;
+  enum b200_owner owner = b200_owner_of(__builtin_return_address(0));
+  cudaError_t status = B200_REAL(cudart, cudaMallocAsync)(devPtr, size, stream);
+  return allocated(self, B200_SYM_cudaMallocAsync, status, devPtr, size, events, owner);
+}
+
+static cudaError_t freed(struct b200_thread *self, enum b200_symbol symbol, cudaError_t status, const void *pointer,
+                         uint64_t events_before) {
+  b200_count(self, symbol, status != cudaSuccess, 0);
+  if (self->driver_events == events_before && status == cudaSuccess && pointer)
+    b200_runtime_free((uint64_t)(uintptr_t)pointer);
+  return status;
+}
+
+static cudaError_t observe_cudaFree(void *devPtr) {
+  struct b200_thread *self = b200_thread_self();
+  uint64_t events = self->driver_events;
+  cudaError_t status = B200_REAL(cudart, cudaFree)(devPtr);
+  return freed(self, B200_SYM_cudaFree, status, devPtr, events);
+}
+
+static cudaError_t observe_cudaFreeAsync(void *devPtr, cudaStream_t stream) {
+  struct b200_thread *self = b200_thread_self();
+  uint64_t events = self->driver_events;
+  cudaError_t status = B200_REAL(cudart, cudaFreeAsync)(devPtr, stream);
+  return freed(self, B200_SYM_cudaFreeAsync, status, devPtr, events);
+}
+
+static cudaError_t observe_cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  cudaError_t status = B200_REAL(cudart, cudaStreamBeginCapture)(stream, mode);
+  b200_count(b200_thread_self(), B200_SYM_cudaStreamBeginCapture, status != cudaSuccess, 0);
+  if (status == cudaSuccess)
+    b200_runtime_capture(+1);
+  return status;
+}
+
+/* A capture that was invalidated ends with an error, and ends all the same; only a call on a stream that does not capture
+   changes nothing. */
+static cudaError_t observe_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph) {
+  cudaError_t status = B200_REAL(cudart, cudaStreamEndCapture)(stream, pGraph);
+  b200_count(b200_thread_self(), B200_SYM_cudaStreamEndCapture, status != cudaSuccess, 0);
+  if (status != cudaErrorIllegalState && status != cudaErrorInvalidValue)
+    b200_runtime_capture(-1);
+  return status;
+}
+
+static cudaError_t observe_cudaGetDriverEntryPoint(const char *symbol, void **funcPtr, unsigned long long flags,
+                                                   enum cudaDriverEntryPointQueryResult *driverStatus) {
+  cudaError_t status = B200_REAL(cudart, cudaGetDriverEntryPoint)(symbol, funcPtr, flags, driverStatus);
+  b200_count(b200_thread_self(), B200_SYM_cudaGetDriverEntryPoint, status != cudaSuccess, 0);
+  if (status == cudaSuccess)
+    b200_driver_substitute(symbol, funcPtr);
+  return status;
+}
+
+static cudaError_t observe_cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion,
+                                                            unsigned long long flags,
+                                                            enum cudaDriverEntryPointQueryResult *driverStatus) {
+  cudaError_t status = B200_REAL(cudart, cudaGetDriverEntryPointByVersion)(symbol, funcPtr, cudaVersion, flags, driverStatus);
+  b200_count(b200_thread_self(), B200_SYM_cudaGetDriverEntryPointByVersion, status != cudaSuccess, 0);
+  if (status == cudaSuccess)
+    b200_driver_substitute(symbol, funcPtr);
+  return status;
+}
+
+#define B200_CUDART(...) B200_ENTRY(cudart, __VA_ARGS__)
+#include "interpose/symbols.def"
+
+struct b200_slot b200_slots_cudart[] = {
+#define B200_CUDART(...) B200_SLOT_ROW(cudart, __VA_ARGS__)
+#include "interpose/symbols.def"
+};
+const size_t b200_slot_count_cudart = sizeof b200_slots_cudart / sizeof *b200_slots_cudart;

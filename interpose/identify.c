@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cublas_v2.h>
+
+#include "interpose/identify.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static const struct {
+  const char *prefix; /* of the module's file name */
+  enum b200_owner owner;
+} modules[] = {
+    {"libnccl", B200_OWNER_NCCL},       {"libcublas", B200_OWNER_CUBLAS}, {"libcudnn", B200_OWNER_CUDNN},
+    {"libb200opt", B200_OWNER_B200OPT}, {"libtorch", B200_OWNER_PYTORCH}, {"libc10", B200_OWNER_PYTORCH},
+    {"libcudart", B200_OWNER_PYTORCH},
+};
+
+static enum b200_owner owner_of_module(const void *address) {
+  Dl_info info;
+  if (!dladdr(address, &info) || !info.dli_fname)
+    return B200_OWNER_OTHER;
+  const char *slash = strrchr(info.dli_fname, '/');
+  const char *file = slash ? slash + 1 : info.dli_fname;
+  for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
+    if (strncmp(file, modules[i].prefix, strlen(modules[i].prefix)) == 0)
+      return modules[i].owner;
+  return B200_OWNER_OTHER;
+}
+
+/* Direct-mapped cache of pages: page number and owner in one word, so that no lock is needed. A library that is unloaded and
+   another mapped in its place keeps the old answer: vendors' libraries are never unloaded by PyTorch. */
+enum b200_owner b200_owner_of(const void *return_address) {
+  static _Atomic uint64_t cache[256];
+  uint64_t page = (uint64_t)(uintptr_t)return_address >> 12;
+  _Atomic uint64_t *entry = &cache[page % 256];
+  uint64_t cached = atomic_load_explicit(entry, memory_order_relaxed);
+  if (cached >> 8 == page)
+    return (enum b200_owner)(cached & 0xff);
+  enum b200_owner owner = owner_of_module(return_address);
+  atomic_store_explicit(entry, page << 8 | (uint64_t)owner, memory_order_relaxed);
+  return owner;
+}
+
+static uint8_t element_of(cudaDataType type) {
+  switch ((int)type) {
+  case CUDA_R_64F:
+    return B200_ELEMENT_F64;
+  case CUDA_R_32F:
+    return B200_ELEMENT_F32;
+  case CUDA_R_16F:
+    return B200_ELEMENT_F16;
+  case CUDA_R_16BF:
+    return B200_ELEMENT_BF16;
+  case CUDA_R_8I:
+    return B200_ELEMENT_I8;
+  case CUDA_R_8U:
+    return B200_ELEMENT_U8;
+  case CUDA_R_32I:
+    return B200_ELEMENT_I32;
+  case 28: /* CUDA_R_8F_E4M3: named only since CUDA 11.8 */
+    return B200_ELEMENT_E4M3;
+  case 29: /* CUDA_R_8F_E5M2 */
+    return B200_ELEMENT_E5M2;
+  case 33: /* CUDA_R_4F_E2M1: CUDA 12.8 */
+    return B200_ELEMENT_E2M1;
+  default:
+    return B200_ELEMENT_OTHER;
+  }
+}
+
+/* PyTorch's C++ headers of old passed a cudaDataType here, which cuBLAS still accepts: CUDA_R_32F is 0. */
+static uint8_t compute_of(cublasComputeType_t compute) {
+  switch ((int)compute) {
+  case CUBLAS_COMPUTE_64F:
+  case CUBLAS_COMPUTE_64F_PEDANTIC:
+    return B200_COMPUTE_F64;
+  case CUBLAS_COMPUTE_32F:
+  case CUBLAS_COMPUTE_32F_PEDANTIC:
+  case CUDA_R_32F:
+    return B200_COMPUTE_F32;
+  case CUBLAS_COMPUTE_32F_FAST_TF32:
+    return B200_COMPUTE_TF32;
+  case CUBLAS_COMPUTE_16F:
+  case CUBLAS_COMPUTE_16F_PEDANTIC:
+    return B200_COMPUTE_F16;
+  case CUBLAS_COMPUTE_32I:
+  case CUBLAS_COMPUTE_32I_PEDANTIC:
+    return B200_COMPUTE_I32;
+  default:
+    return B200_COMPUTE_OTHER;
+  }
+}
+
+static char trans_of(cublasOperation_t operation) {
+  return operation == CUBLAS_OP_N ? 'N' : operation == CUBLAS_OP_T ? 'T' : 'C';
+}
+
+struct b200_gemm b200_gemm_ex(enum b200_api api, cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
+                              int64_t batch, cudaDataType a, cudaDataType b, cudaDataType d, cublasComputeType_t compute) {
+  struct b200_gemm gemm = {
+      .m = m,
+      .n = n,
+      .k = k,
+      .batch = batch,
+      .api = (uint8_t)api,
+      .a = element_of(a),
+      .b = element_of(b),
+      .d = element_of(d),
+      .compute = compute_of(compute),
+      .epilogue = B200_EPILOGUE_NONE,
+      .ta = trans_of(ta),
+      .tb = trans_of(tb),
+  };
+  gemm.role = (uint8_t)b200_gemm_role(gemm.ta, gemm.tb, batch);
+  return gemm;
+}
+
+struct b200_gemm b200_gemm_typed(cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k, cudaDataType type) {
+  struct b200_gemm gemm = b200_gemm_typed_strided(ta, tb, m, n, k, 1, type);
+  gemm.api = B200_API_TYPED;
+  return gemm;
+}
+
+struct b200_gemm b200_gemm_typed_strided(cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
+                                         int64_t batch, cudaDataType type) {
+  cublasComputeType_t compute = type == CUDA_R_64F ? CUBLAS_COMPUTE_64F : type == CUDA_R_16F ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F;
+  return b200_gemm_ex(B200_API_STRIDED, ta, tb, m, n, k, batch, type, type, type, compute);
+}

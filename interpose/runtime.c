@@ -1,0 +1,786 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "interpose/runtime.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/record/tally.h"
+#include "interpose/record/writer.h"
+#include "memory/ledger.h"
+#include "policy/config.h"
+#include "policy/loss_scan.h"
+#include "policy/steps.h"
+
+enum state { COLD, STARTING, LIVE, OFF, DONE };
+
+/* Which calls make the steps: the collectives of a job with more than one rank, else its GEMMs. */
+enum step_source { STEPS_FROM_GEMMS, STEPS_FROM_COLLECTIVES };
+
+/* What is only needed once something of CUDA has succeeded; mapped then, never unmapped in this process. */
+struct observation {
+  struct b200_tally gemms, colls;
+  struct b200_steps steps;
+  struct b200_loss_pattern loss_pattern;
+  bool has_loss_pattern;
+  int64_t loss_count;
+  struct b200_ledger_owner flushed_owners[B200_OWNER_COUNT];
+  uint64_t flushed_calls[B200_SYM_COUNT], flushed_errors[B200_SYM_COUNT], flushed_bytes[B200_SYM_COUNT];
+  uint64_t flushed_overflow;
+};
+
+static struct b200_runtime {
+  _Atomic int state;
+  pid_t pid;
+  atomic_bool configured;
+  struct b200_config config;
+  _Atomic(struct b200_thread *) threads;
+  _Atomic(struct observation *) seen;
+  _Atomic(struct b200_writer *) writer;
+  struct b200_ledger ledger;
+  pthread_mutex_t steps_lock, flush_lock, config_lock;
+  pthread_key_t thread_key;
+  bool has_thread_key;
+  atomic_int captures;
+  _Atomic uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes;
+  enum step_source step_source;
+  uint64_t ledger_events_asked; /* events that the last question to the driver has seen */
+  int64_t hbm_used_bytes;
+} rt = {
+    .steps_lock = PTHREAD_MUTEX_INITIALIZER,
+    .flush_lock = PTHREAD_MUTEX_INITIALIZER,
+    .config_lock = PTHREAD_MUTEX_INITIALIZER,
+    .ledger = {.lock = PTHREAD_MUTEX_INITIALIZER},
+};
+
+_Thread_local struct b200_thread *b200_thread_block;
+
+/* Serves threads for which no block could be mapped: their counts may lose increments, the calls do not. */
+static struct b200_thread shared_block;
+
+static uint64_t now_ns(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ------------------------------------------------------------------------------------------------ messages */
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *format, ...) {
+  char text[512] = "b200opt: ";
+  size_t prefix = strlen(text);
+  va_list arguments;
+  if (rt.config.log_level == B200_LOG_SILENT)
+    return;
+  va_start(arguments, format);
+  int length = vsnprintf(text + prefix, sizeof text - prefix - 1, format, arguments);
+  va_end(arguments);
+  if (length < 0)
+    return;
+  size_t count = strlen(text);
+  text[count++] = '\n';
+  (void)!syscall(SYS_write, STDERR_FILENO, text, count);
+  struct b200_writer *writer = atomic_load(&rt.writer);
+  if (!writer)
+    return;
+  struct b200_line line;
+  text[count - 1] = '\0';
+  b200_line_begin(&line, B200_RECORD_warn);
+  b200_line_text(&line, B200_FIELD_warn_text, text + prefix);
+  b200_line_end(&line);
+  b200_writer_put(writer, &line);
+}
+
+/* ------------------------------------------------------------------------------------------------- threads */
+
+static void thread_ended(void *block) {
+  atomic_store_explicit(&((struct b200_thread *)block)->taken, false, memory_order_release);
+  b200_thread_block = NULL;
+}
+
+static struct b200_thread *take_vacant_block(void) {
+  for (struct b200_thread *block = atomic_load(&rt.threads); block; block = block->next) {
+    bool vacant = false;
+    if (atomic_compare_exchange_strong(&block->taken, &vacant, true))
+      return block;
+  }
+  struct b200_thread *block = mmap(NULL, sizeof *block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED)
+    return NULL;
+  atomic_store(&block->taken, true);
+  block->next = atomic_load(&rt.threads);
+  while (!atomic_compare_exchange_weak(&rt.threads, &block->next, block))
+    ;
+  return block;
+}
+
+struct b200_thread *b200_thread_create(void) {
+  int saved_errno = errno;
+  struct b200_thread *block = take_vacant_block();
+  if (block && rt.has_thread_key)
+    pthread_setspecific(rt.thread_key, block);
+  if (!block)
+    block = &shared_block;
+  block->depth = 0;
+  b200_thread_block = block;
+  errno = saved_errno;
+  return block;
+}
+
+/* ----------------------------------------------------------------------------------------------- targets */
+
+static void *real_of(const struct b200_slot *slot) {
+  return atomic_load_explicit(&slot->real, memory_order_relaxed);
+}
+
+/* Points every slot at its real function (`observing` false) or at the start of its life. A slot without a real function keeps
+   first_<name>, which says so to its caller. */
+static void set_all_targets(bool first) {
+  for (int library = 0; library < B200_LIBRARY_COUNT; library++)
+    for (size_t i = 0; i < *b200_libraries[library].slot_count; i++) {
+      struct b200_slot *slot = &b200_libraries[library].slots[i];
+      void *target = first || !real_of(slot) ? slot->first : real_of(slot);
+      atomic_store_explicit(&slot->target, target, memory_order_relaxed);
+    }
+}
+
+static void load_config(void) {
+  if (atomic_load_explicit(&rt.configured, memory_order_acquire))
+    return;
+  pthread_mutex_lock(&rt.config_lock);
+  if (!atomic_load_explicit(&rt.configured, memory_order_relaxed)) {
+    b200_config_load(&rt.config);
+    int cold = COLD;
+    if (rt.config.mode == B200_MODE_OFF)
+      atomic_compare_exchange_strong(&rt.state, &cold, OFF);
+    atomic_store_explicit(&rt.configured, true, memory_order_release);
+  }
+  pthread_mutex_unlock(&rt.config_lock);
+}
+
+bool b200_runtime_is_off(void) {
+  load_config();
+  int state = atomic_load_explicit(&rt.state, memory_order_relaxed);
+  return state == OFF || state == DONE;
+}
+
+void *b200_runtime_first(enum b200_library library, struct b200_slot *slot) {
+  int saved_errno = errno;
+  bool bound = b200_library_bind(library, slot);
+  void *function = NULL;
+  if (bound && b200_runtime_is_off()) {
+    function = real_of(slot);
+    atomic_store_explicit(&slot->target, function, memory_order_relaxed);
+  } else if (bound) {
+    function = slot->observe;
+  }
+  errno = saved_errno;
+  return function;
+}
+
+/* ------------------------------------------------------------------------------------------------- records */
+
+static void put(struct b200_line *line) {
+  struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
+  b200_line_end(line);
+  if (writer)
+    b200_writer_put(writer, line);
+}
+
+static void step_found(void *context, const struct b200_step *step) {
+  (void)context;
+  const struct b200_totals *start = &step->start, *end = &step->end;
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_step);
+  b200_line_uint(&line, B200_FIELD_step_gen, step->generation);
+  b200_line_uint(&line, B200_FIELD_step_step, step->index);
+  b200_line_text(&line, B200_FIELD_step_source,
+                 rt.config.step_period > 0                    ? "told"
+                 : rt.step_source == STEPS_FROM_COLLECTIVES ? "coll"
+                                                            : "gemm");
+  b200_line_uint(&line, B200_FIELD_step_period, step->period);
+  b200_line_uint(&line, B200_FIELD_step_t_ns, start->t_ns);
+  b200_line_uint(&line, B200_FIELD_step_dur_ns, end->t_ns - start->t_ns);
+  b200_line_uint(&line, B200_FIELD_step_gemm_calls, end->gemm_calls - start->gemm_calls);
+  b200_line_uint(&line, B200_FIELD_step_gemm_flops, end->gemm_flops - start->gemm_flops);
+  b200_line_uint(&line, B200_FIELD_step_coll_calls, end->coll_calls - start->coll_calls);
+  b200_line_uint(&line, B200_FIELD_step_coll_bytes, end->coll_bytes - start->coll_bytes);
+  b200_line_uint(&line, B200_FIELD_step_alloc_calls, end->alloc_calls - start->alloc_calls);
+  b200_line_object(&line, B200_FIELD_step_hbm);
+  for (int owner = 0; owner < B200_OWNER_COUNT; owner++)
+    if (start->hbm_bytes[owner] > 0)
+      b200_line_member_uint(&line, b200_owner_names[owner], start->hbm_bytes[owner]);
+  b200_line_object_end(&line);
+  b200_line_int(&line, B200_FIELD_step_hbm_used, start->hbm_used_bytes);
+  put(&line);
+}
+
+static void flush_gemm(void *context, const void *key, uint64_t calls, uint64_t flops) {
+  (void)context;
+  struct b200_gemm gemm;
+  struct b200_line line;
+  char ta[2] = {0}, tb[2] = {0};
+  memcpy(&gemm, key, sizeof gemm);
+  ta[0] = gemm.ta;
+  tb[0] = gemm.tb;
+  b200_line_begin(&line, B200_RECORD_gemm);
+  b200_line_text(&line, B200_FIELD_gemm_api, b200_api_names[gemm.api]);
+  b200_line_text(&line, B200_FIELD_gemm_role, b200_role_names[gemm.role]);
+  b200_line_text(&line, B200_FIELD_gemm_ta, ta);
+  b200_line_text(&line, B200_FIELD_gemm_tb, tb);
+  b200_line_int(&line, B200_FIELD_gemm_m, gemm.m);
+  b200_line_int(&line, B200_FIELD_gemm_n, gemm.n);
+  b200_line_int(&line, B200_FIELD_gemm_k, gemm.k);
+  b200_line_int(&line, B200_FIELD_gemm_batch, gemm.batch);
+  b200_line_text(&line, B200_FIELD_gemm_a, b200_element_names[gemm.a]);
+  b200_line_text(&line, B200_FIELD_gemm_b, b200_element_names[gemm.b]);
+  b200_line_text(&line, B200_FIELD_gemm_d, b200_element_names[gemm.d]);
+  b200_line_text(&line, B200_FIELD_gemm_compute, b200_compute_names[gemm.compute]);
+  b200_line_text(&line, B200_FIELD_gemm_epilogue, b200_epilogue_names[gemm.epilogue]);
+  b200_line_uint(&line, B200_FIELD_gemm_calls, calls);
+  b200_line_uint(&line, B200_FIELD_gemm_flops, flops);
+  put(&line);
+}
+
+/* Key of the tally of collectives: the call without its count. */
+struct coll_key {
+  int32_t nranks;
+  uint8_t op, dtype;
+  uint8_t zero[B200_TALLY_KEY_BYTES - 6];
+};
+_Static_assert(sizeof(struct coll_key) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
+_Static_assert(sizeof(struct b200_gemm) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
+
+static void flush_coll(void *context, const void *key, uint64_t calls, uint64_t bytes) {
+  (void)context;
+  struct coll_key coll;
+  struct b200_line line;
+  memcpy(&coll, key, sizeof coll);
+  b200_line_begin(&line, B200_RECORD_coll);
+  b200_line_text(&line, B200_FIELD_coll_op, b200_coll_names[coll.op]);
+  b200_line_text(&line, B200_FIELD_coll_dtype, b200_element_names[coll.dtype]);
+  b200_line_int(&line, B200_FIELD_coll_nranks, coll.nranks);
+  b200_line_uint(&line, B200_FIELD_coll_calls, calls);
+  b200_line_uint(&line, B200_FIELD_coll_bytes, bytes);
+  put(&line);
+}
+
+static void flush_owners(struct observation *seen) {
+  struct b200_ledger_owner owners[B200_OWNER_COUNT];
+  b200_ledger_read(&rt.ledger, owners);
+  for (int i = 0; i < B200_OWNER_COUNT; i++) {
+    struct b200_ledger_owner *before = &seen->flushed_owners[i], *now = &owners[i];
+    if (memcmp(before, now, sizeof *now) == 0)
+      continue;
+    struct b200_line line;
+    b200_line_begin(&line, B200_RECORD_alloc);
+    b200_line_text(&line, B200_FIELD_alloc_owner, b200_owner_names[i]);
+    b200_line_uint(&line, B200_FIELD_alloc_current, now->current_bytes);
+    b200_line_uint(&line, B200_FIELD_alloc_peak, now->peak_bytes);
+    b200_line_uint(&line, B200_FIELD_alloc_allocs, now->allocs - before->allocs);
+    b200_line_uint(&line, B200_FIELD_alloc_frees, now->frees - before->frees);
+    b200_line_uint(&line, B200_FIELD_alloc_failed, now->failed - before->failed);
+    put(&line);
+    *before = *now;
+  }
+}
+
+static void flush_call(struct observation *seen, const char *library, const struct b200_slot *slot) {
+  uint64_t calls = 0, errors = 0, bytes = 0;
+  for (struct b200_thread *block = atomic_load(&rt.threads); block; block = block->next) {
+    struct b200_call_count *count = &block->counts[slot->symbol];
+    calls += atomic_load_explicit(&count->calls, memory_order_relaxed);
+    errors += atomic_load_explicit(&count->errors, memory_order_relaxed);
+    bytes += atomic_load_explicit(&count->bytes, memory_order_relaxed);
+  }
+  if (calls == seen->flushed_calls[slot->symbol])
+    return;
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_call);
+  b200_line_text(&line, B200_FIELD_call_lib, library);
+  b200_line_text(&line, B200_FIELD_call_name, slot->name);
+  b200_line_uint(&line, B200_FIELD_call_calls, calls - seen->flushed_calls[slot->symbol]);
+  b200_line_uint(&line, B200_FIELD_call_errors, errors - seen->flushed_errors[slot->symbol]);
+  b200_line_uint(&line, B200_FIELD_call_bytes, bytes - seen->flushed_bytes[slot->symbol]);
+  put(&line);
+  seen->flushed_calls[slot->symbol] = calls;
+  seen->flushed_errors[slot->symbol] = errors;
+  seen->flushed_bytes[slot->symbol] = bytes;
+}
+
+static void flush_overflow(struct observation *seen) {
+  uint64_t overflow = atomic_load(&seen->gemms.overflow) + atomic_load(&seen->colls.overflow);
+  if (overflow == seen->flushed_overflow)
+    return;
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_drop);
+  b200_line_text(&line, B200_FIELD_drop_what, "calls of further shapes");
+  b200_line_uint(&line, B200_FIELD_drop_count, overflow - seen->flushed_overflow);
+  put(&line);
+  seen->flushed_overflow = overflow;
+}
+
+/* Writes what was counted since the last time. Called by the writer's thread now and then, and at the end. */
+static void flush(void) {
+  struct observation *seen = atomic_load(&rt.seen);
+  if (!seen)
+    return;
+  pthread_mutex_lock(&rt.flush_lock);
+  b200_tally_flush(&seen->gemms, flush_gemm, NULL);
+  b200_tally_flush(&seen->colls, flush_coll, NULL);
+  flush_owners(seen);
+  flush_overflow(seen);
+  for (int library = 0; library < B200_LIBRARY_COUNT; library++)
+    for (size_t i = 0; i < *b200_libraries[library].slot_count; i++)
+      flush_call(seen, b200_libraries[library].name, &b200_libraries[library].slots[i]);
+  pthread_mutex_unlock(&rt.flush_lock);
+}
+
+/* ------------------------------------------------------------------------------------------------- header */
+
+static void put_nccl_variable(void *context, const char *name, size_t name_length, const char *value) {
+  b200_line_member_text(context, name, name_length, value);
+}
+
+/* Asks the libraries, past every slot, for what needs no handle and changes no state. */
+static void put_versions(struct b200_line *line) {
+  int version = 0;
+  int (*int_version)(int *);
+  size_t (*size_version)(void);
+  static const struct {
+    enum b200_library library;
+    const char *function, *name;
+  } askable[] = {
+      {B200_LIBRARY_cuda, "cuDriverGetVersion", "driver"},
+      {B200_LIBRARY_cudart, "cudaRuntimeGetVersion", "cudart"},
+      {B200_LIBRARY_nccl, "ncclGetVersion", "nccl"},
+  };
+  b200_line_object(line, B200_FIELD_header_versions);
+  for (size_t i = 0; i < sizeof askable / sizeof *askable; i++) {
+    int_version = (int (*)(int *))b200_library_symbol(askable[i].library, askable[i].function);
+    if (int_version && int_version(&version) == 0)
+      b200_line_member_uint(line, askable[i].name, (uint64_t)version);
+  }
+  size_version = (size_t (*)(void))b200_library_symbol(B200_LIBRARY_cublaslt, "cublasLtGetVersion");
+  if (size_version)
+    b200_line_member_uint(line, "cublaslt", size_version());
+  b200_line_object_end(line);
+}
+
+static void put_gpu(struct b200_line *line) {
+  char name[128] = "";
+  int device = 0;
+  int (*current)(int *) = (int (*)(int *))b200_library_symbol(B200_LIBRARY_cuda, "cuCtxGetDevice");
+  int (*name_of)(char *, int, int) = (int (*)(char *, int, int))b200_library_symbol(B200_LIBRARY_cuda, "cuDeviceGetName");
+  if (current && name_of && current(&device) == 0 && name_of(name, sizeof name, device) == 0)
+    b200_line_text(line, B200_FIELD_header_gpu, name);
+}
+
+static void put_config(struct b200_line *line) {
+  char value[B200_CONFIG_TEXT_BYTES], origin[B200_CONFIG_TEXT_BYTES], both[2 * B200_CONFIG_TEXT_BYTES + 8];
+  b200_line_object(line, B200_FIELD_header_config);
+  for (int i = 0; i < B200_ENV_JOB_COUNT; i++) {
+    enum b200_env_index index = (enum b200_env_index)i;
+    if (rt.config.origins[i].by == B200_ORIGIN_DEFAULT)
+      continue;
+    const char *name = b200_env_job_row(index)->name;
+    snprintf(both, sizeof both, "%s (%s)", b200_config_value(&rt.config, index, value, sizeof value),
+             b200_config_origin(&rt.config, index, origin, sizeof origin));
+    b200_line_member_text(line, name, strlen(name), both);
+  }
+  b200_line_object_end(line);
+}
+
+static void put_header(const char *run, const char *host, const struct b200_launch *launch) {
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_header);
+  b200_line_int(&line, B200_FIELD_header_format, 1);
+  b200_line_text(&line, B200_FIELD_header_producer, "b200opt " B200_VERSION);
+  b200_line_text(&line, B200_FIELD_header_run, run);
+  b200_line_text(&line, B200_FIELD_header_arm, rt.config.arm);
+  b200_line_text(&line, B200_FIELD_header_host, host);
+  b200_line_int(&line, B200_FIELD_header_pid, rt.pid);
+  b200_line_int(&line, B200_FIELD_header_rank, launch->rank);
+  b200_line_int(&line, B200_FIELD_header_world, launch->world);
+  b200_line_int(&line, B200_FIELD_header_local_rank, launch->local_rank);
+  b200_line_uint(&line, B200_FIELD_header_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(&line, B200_FIELD_header_unix_ns, now_ns(CLOCK_REALTIME));
+  put_versions(&line);
+  put_gpu(&line);
+  put_config(&line);
+  b200_line_object(&line, B200_FIELD_header_nccl_env);
+  b200_config_each_nccl(put_nccl_variable, &line);
+  b200_line_object_end(&line);
+  put(&line);
+}
+
+/* -------------------------------------------------------------------------------------------- start and end */
+
+static bool make_folders(char *path) {
+  for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
+    if (slash)
+      *slash = '\0';
+    bool made = mkdir(path, 0777) == 0 || errno == EEXIST;
+    if (slash)
+      *slash = '/';
+    if (!made || !slash)
+      return made;
+  }
+}
+
+static void open_log(void) {
+  char folder[B200_CONFIG_TEXT_BYTES + 300], path[sizeof folder + 200], run[256], host[128] = "host", log_dir[B200_CONFIG_TEXT_BYTES];
+  struct b200_launch launch;
+  b200_launch_load(&launch);
+  b200_config_run_name(&rt.config, run, sizeof run);
+  gethostname(host, sizeof host - 1);
+  snprintf(folder, sizeof folder, "%s/%s", b200_config_log_dir(&rt.config, log_dir, sizeof log_dir), run);
+  snprintf(path, sizeof path, "%s/%s-r%d-%d.jsonl", folder, host, launch.rank < 0 ? 0 : launch.rank, (int)rt.pid);
+  struct b200_writer *writer = NULL;
+  if (make_folders(folder))
+    writer = b200_writer_open(path, (uint64_t)rt.config.log_max_mb << 20, flush);
+  if (!writer) {
+    say("no log: %s cannot be written, errno %d; the job is not affected", path, errno);
+    return;
+  }
+  atomic_store_explicit(&rt.writer, writer, memory_order_release);
+  put_header(run, host, &launch);
+}
+
+static void prepare_loss(struct observation *seen) {
+  char problem[200];
+  if (rt.config.loss_regex[0] == '\0')
+    return;
+  seen->has_loss_pattern = b200_loss_pattern_compile(&seen->loss_pattern, rt.config.loss_regex, problem, sizeof problem);
+  if (!seen->has_loss_pattern)
+    say("B200OPT_LOSS_REGEX: %s; the built-in forms are used", problem);
+}
+
+static void prepare_fork(void);
+
+static void start(void) {
+  struct observation *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (seen == MAP_FAILED) {
+    say("no memory for the observation; calls pass through");
+    atomic_store(&rt.state, OFF);
+    set_all_targets(false);
+    return;
+  }
+  rt.pid = getpid();
+  rt.has_thread_key = rt.has_thread_key || pthread_key_create(&rt.thread_key, thread_ended) == 0;
+  if (rt.has_thread_key && b200_thread_block && b200_thread_block != &shared_block)
+    pthread_setspecific(rt.thread_key, b200_thread_block);
+  prepare_fork();
+  for (int i = 0; i < rt.config.complaint_count; i++)
+    say("%s", rt.config.complaints[i]);
+  prepare_loss(seen);
+  b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, NULL);
+  rt.step_source = STEPS_FROM_GEMMS;
+  atomic_store_explicit(&rt.seen, seen, memory_order_release);
+  open_log();
+  atomic_store(&rt.state, LIVE);
+  b200_libc_observe(rt.config.loss == B200_LOSS_ON);
+}
+
+void b200_runtime_start(struct b200_slot *slot) {
+  int saved_errno = errno;
+  int state = COLD;
+  if (atomic_compare_exchange_strong(&rt.state, &state, STARTING)) {
+    start();
+    state = atomic_load(&rt.state);
+  }
+  if (state == LIVE)
+    atomic_store_explicit(&slot->target, slot->observe, memory_order_relaxed);
+  errno = saved_errno;
+}
+
+static void child_after_fork(void) {
+  struct b200_writer *writer = atomic_exchange(&rt.writer, NULL);
+  if (writer)
+    b200_writer_abandon(writer);
+  if (atomic_load(&rt.state) == OFF)
+    return;
+  pthread_mutex_init(&rt.steps_lock, NULL);
+  pthread_mutex_init(&rt.flush_lock, NULL);
+  pthread_mutex_init(&rt.config_lock, NULL);
+  b200_ledger_init(&rt.ledger);
+  struct observation *seen = atomic_exchange(&rt.seen, NULL);
+  if (seen)
+    munmap(seen, sizeof *seen);
+  for (struct b200_thread *block = atomic_load(&rt.threads); block; block = block->next) {
+    memset(block->counts, 0, sizeof block->counts);
+    if (block != b200_thread_block)
+      atomic_store(&block->taken, false);
+  }
+  atomic_store(&rt.gemm_calls, 0);
+  atomic_store(&rt.gemm_flops, 0);
+  atomic_store(&rt.coll_calls, 0);
+  atomic_store(&rt.coll_bytes, 0);
+  atomic_store(&rt.captures, 0);
+  rt.ledger_events_asked = 0;
+  b200_libc_observe(false);
+  set_all_targets(true);
+  atomic_store(&rt.state, COLD);
+}
+
+static void prepare_fork(void) {
+  static bool prepared; /* inherited by children, as the handler is */
+  if (!prepared)
+    prepared = pthread_atfork(NULL, NULL, child_after_fork) == 0;
+}
+
+__attribute__((constructor)) static void loaded(void) {
+  rt.pid = getpid();
+}
+
+/* The last things a process does may still call into CUDA: it must find the real functions. No CUDA call of our own here. */
+__attribute__((destructor)) static void ending(void) {
+  int state = atomic_exchange(&rt.state, DONE);
+  b200_libc_observe(false);
+  if (state != LIVE || getpid() != rt.pid)
+    return;
+  set_all_targets(false);
+  struct observation *seen = atomic_load(&rt.seen);
+  struct b200_totals now;
+  b200_runtime_totals(&now);
+  pthread_mutex_lock(&rt.steps_lock);
+  b200_steps_finish(&seen->steps, &now);
+  pthread_mutex_unlock(&rt.steps_lock);
+  flush();
+  struct b200_writer *writer = atomic_load(&rt.writer);
+  if (!writer)
+    return;
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_end);
+  b200_line_uint(&line, B200_FIELD_end_t_ns, now_ns(CLOCK_MONOTONIC));
+  put(&line);
+  b200_writer_close(writer);
+}
+
+/* --------------------------------------------------------------------------------------------------- facts */
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 31;
+}
+
+/* total − free of the current device, −1 when it cannot or must not be asked. */
+static int64_t ask_hbm_used(void) {
+  static _Atomic(void *) function;
+  size_t free_bytes = 0, total_bytes = 0;
+  if (atomic_load(&rt.captures) > 0 || atomic_load(&rt.state) != LIVE)
+    return -1;
+  if (!atomic_load_explicit(&function, memory_order_relaxed))
+    atomic_store(&function, b200_library_symbol(B200_LIBRARY_cuda, "cuMemGetInfo_v2"));
+  int (*get_info)(size_t *, size_t *) = (int (*)(size_t *, size_t *))atomic_load_explicit(&function, memory_order_relaxed);
+  if (!get_info || get_info(&free_bytes, &total_bytes) != 0)
+    return -1;
+  return (int64_t)(total_bytes - free_bytes);
+}
+
+void b200_runtime_totals(struct b200_totals *out) {
+  struct b200_ledger_owner owners[B200_OWNER_COUNT];
+  struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
+  uint64_t events = 0;
+  out->t_ns = now_ns(CLOCK_MONOTONIC);
+  out->gemm_calls = atomic_load_explicit(&rt.gemm_calls, memory_order_relaxed);
+  out->gemm_flops = atomic_load_explicit(&rt.gemm_flops, memory_order_relaxed);
+  out->coll_calls = atomic_load_explicit(&rt.coll_calls, memory_order_relaxed);
+  out->coll_bytes = atomic_load_explicit(&rt.coll_bytes, memory_order_relaxed);
+  out->alloc_calls = 0;
+  b200_ledger_read(&rt.ledger, owners);
+  for (int i = 0; i < B200_OWNER_COUNT; i++) {
+    out->hbm_bytes[i] = owners[i].current_bytes;
+    out->alloc_calls += owners[i].allocs;
+    events += owners[i].allocs + owners[i].frees;
+  }
+  out->hbm_used_bytes = -1;
+  if (!seen)
+    return;
+  pthread_mutex_lock(&rt.steps_lock);
+  bool boundary = b200_steps_at_boundary(&seen->steps);
+  bool ask = boundary || (b200_steps_searching(&seen->steps) && (events != rt.ledger_events_asked || rt.hbm_used_bytes <= 0));
+  int64_t known = rt.hbm_used_bytes;
+  pthread_mutex_unlock(&rt.steps_lock);
+  if (ask) {
+    known = ask_hbm_used();
+    pthread_mutex_lock(&rt.steps_lock);
+    rt.ledger_events_asked = events;
+    rt.hbm_used_bytes = known;
+    pthread_mutex_unlock(&rt.steps_lock);
+  }
+  out->hbm_used_bytes = known;
+}
+
+static void add_operation(struct observation *seen, enum step_source source, uint64_t signature, bool reduces,
+                          const struct b200_totals *before) {
+  pthread_mutex_lock(&rt.steps_lock);
+  if (source == STEPS_FROM_COLLECTIVES && rt.step_source == STEPS_FROM_GEMMS) {
+    uint32_t generation = seen->steps.generation;
+    memset(&seen->steps, 0, sizeof seen->steps);
+    b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, NULL);
+    seen->steps.generation += generation;
+    rt.step_source = STEPS_FROM_COLLECTIVES;
+  }
+  if (source == rt.step_source)
+    b200_steps_add(&seen->steps, signature, reduces, before);
+  pthread_mutex_unlock(&rt.steps_lock);
+}
+
+void b200_runtime_gemm(const struct b200_gemm *gemm) {
+  struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
+  uint64_t flops = b200_gemm_flops(gemm);
+  if (seen && rt.step_source == STEPS_FROM_GEMMS) {
+    struct b200_totals before;
+    uint64_t signature = mix(mix(mix((uint64_t)gemm->m, (uint64_t)gemm->n), (uint64_t)gemm->k), (uint64_t)gemm->batch << 8 | gemm->role);
+    b200_runtime_totals(&before);
+    add_operation(seen, STEPS_FROM_GEMMS, signature, gemm->role == B200_ROLE_WGRAD, &before);
+  }
+  atomic_fetch_add_explicit(&rt.gemm_calls, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&rt.gemm_flops, flops, memory_order_relaxed);
+  if (seen)
+    b200_tally_add(&seen->gemms, gemm, flops);
+}
+
+void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *before) {
+  struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
+  uint64_t bytes = b200_coll_bytes(coll);
+  bool reduces = coll->op == B200_COLL_REDUCESCATTER || coll->op == B200_COLL_ALLREDUCE || coll->op == B200_COLL_REDUCE;
+  atomic_fetch_add_explicit(&rt.coll_calls, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&rt.coll_bytes, bytes, memory_order_relaxed);
+  if (!seen)
+    return;
+  struct coll_key key = {.nranks = coll->nranks, .op = coll->op, .dtype = coll->dtype};
+  b200_tally_add(&seen->colls, &key, bytes);
+  if (coll->nranks > 1) {
+    uint64_t signature = mix(mix((uint64_t)coll->op << 8 | coll->dtype, coll->count), (uint64_t)coll->nranks);
+    add_operation(seen, STEPS_FROM_COLLECTIVES, signature, reduces, before);
+  }
+}
+
+/* ------------------------------------------------------------------------------------------------- memory */
+
+static bool keeps_ledger(void) {
+  return rt.config.memory == B200_MEMORY_OBSERVE;
+}
+
+/* Native stack by libunwind, which is loaded on the first use only. */
+static void put_stack(enum b200_owner owner, uint64_t bytes) {
+  static _Atomic(void *) function;
+  static atomic_bool missing;
+  enum { SMALLEST_BYTES = 2 << 20, FRAMES = 48 };
+  if (rt.config.memory_stacks != B200_STACKS_ON || bytes < SMALLEST_BYTES || atomic_load(&missing))
+    return;
+  if (!atomic_load(&function)) {
+    void *library = dlopen("libunwind.so.8", RTLD_NOW);
+    atomic_store(&function, library ? b200_real_dlsym(library, "unw_backtrace") : NULL);
+    if (!atomic_load(&function) && !atomic_exchange(&missing, true))
+      say("B200OPT_MEMORY_STACKS: libunwind.so.8 cannot be loaded; no stacks");
+  }
+  int (*backtrace)(void **, int) = (int (*)(void **, int))atomic_load(&function);
+  if (!backtrace)
+    return;
+  void *frames[FRAMES];
+  char text[3072];
+  size_t length = 0;
+  int count = backtrace(frames, FRAMES);
+  for (int i = 0; i < count && length < sizeof text - 160; i++) {
+    Dl_info info;
+    const char *file = "?";
+    uintptr_t base = 0;
+    if (dladdr(frames[i], &info) && info.dli_fname) {
+      const char *slash = strrchr(info.dli_fname, '/');
+      file = slash ? slash + 1 : info.dli_fname;
+      base = (uintptr_t)info.dli_fbase;
+    }
+    length += (size_t)snprintf(text + length, sizeof text - length, "%s%.100s+0x%lx", i ? " " : "", file,
+                               (unsigned long)((uintptr_t)frames[i] - base));
+  }
+  text[length] = '\0';
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_stack);
+  b200_line_text(&line, B200_FIELD_stack_owner, b200_owner_names[owner]);
+  b200_line_uint(&line, B200_FIELD_stack_bytes, bytes);
+  b200_line_text(&line, B200_FIELD_stack_frames, text);
+  put(&line);
+}
+
+void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes) {
+  if (!keeps_ledger())
+    return;
+  b200_ledger_alloc(&rt.ledger, owner, address, bytes);
+  put_stack(owner, bytes);
+}
+
+void b200_runtime_free(uint64_t address) {
+  if (keeps_ledger())
+    b200_ledger_free(&rt.ledger, address);
+}
+
+void b200_runtime_refused(enum b200_owner owner, uint64_t bytes) {
+  if (!keeps_ledger())
+    return;
+  b200_ledger_refused(&rt.ledger, owner);
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_oom);
+  b200_line_text(&line, B200_FIELD_oom_owner, b200_owner_names[owner]);
+  b200_line_uint(&line, B200_FIELD_oom_bytes, bytes);
+  b200_line_uint(&line, B200_FIELD_oom_t_ns, now_ns(CLOCK_MONOTONIC));
+  put(&line);
+}
+
+void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t bytes) {
+  if (!keeps_ledger())
+    return;
+  b200_ledger_handle_add(&rt.ledger, owner, handle, bytes);
+  put_stack(owner, bytes);
+}
+
+void b200_runtime_handle_release(uint64_t handle) {
+  if (keeps_ledger())
+    b200_ledger_handle_release(&rt.ledger, handle);
+}
+
+void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle) {
+  if (keeps_ledger())
+    b200_ledger_map(&rt.ledger, address, bytes, handle);
+}
+
+void b200_runtime_unmap(uint64_t address, uint64_t bytes) {
+  if (keeps_ledger())
+    b200_ledger_unmap(&rt.ledger, address, bytes);
+}
+
+void b200_runtime_capture(int begun) {
+  atomic_fetch_add(&rt.captures, begun);
+}
+
+/* ------------------------------------------------------------------------------------------------- output */
+
+void b200_runtime_output(const char *text, size_t length) {
+  struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
+  struct b200_loss loss;
+  if (!seen)
+    return;
+  bool found = seen->has_loss_pattern ? b200_loss_pattern_scan(&seen->loss_pattern, text, length, &loss)
+                                      : b200_loss_scan(text, length, &loss);
+  if (!found)
+    return;
+  int64_t ordinal = __atomic_fetch_add(&seen->loss_count, 1, __ATOMIC_RELAXED);
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_loss);
+  b200_line_int(&line, B200_FIELD_loss_step, loss.step >= 0 ? loss.step : ordinal);
+  b200_line_real(&line, B200_FIELD_loss_loss, loss.loss);
+  b200_line_real(&line, B200_FIELD_loss_tokens_per_s, loss.tokens_per_s);
+  b200_line_uint(&line, B200_FIELD_loss_t_ns, now_ns(CLOCK_MONOTONIC));
+  put(&line);
+}

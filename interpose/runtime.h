@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The one state of the library in this process, and its life.
+ *
+ *   COLD      loaded; nothing of CUDA or NCCL has succeeded. Costs nothing, says nothing, has opened nothing.
+ *   STARTING  one thread is starting the runtime after a first success
+ *   LIVE      observing
+ *   OFF       B200OPT=off: every slot points at the real function
+ *   DONE      the process is ending: likewise
+ *
+ * A forked child is COLD again with the parent's counts forgotten; it opens a log of its own only when a CUDA call of its own
+ * succeeds (which CUDA refuses after a parent that has used it).
+ *
+ * Lock ranks, outermost first; a thread takes a lock only while it holds none of a later rank, and never calls a vendor,
+ * dlopen or write with one held:
+ *   steps (step detector and its totals) → ledger (memory/ledger) → writer (record/writer)
+ * The lock of the start-up (one thread starts, others go on unobserved until it is done) is a compare-and-swap on the state.
+ */
+#ifndef B200_RUNTIME_H
+#define B200_RUNTIME_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/real.h"
+#include "policy/call.h"
+#include "policy/steps.h"
+
+/* Counts of one thread; only their thread writes, the flush reads. Blocks of ended threads are taken over by new ones. */
+struct b200_call_count {
+  _Atomic uint64_t calls, errors, bytes;
+};
+
+struct b200_thread {
+  struct b200_thread *next;
+  atomic_bool taken;
+  unsigned depth;         /* of intercepted calls on this thread's stack; only depth 0 is the application's */
+  uint64_t driver_events; /* allocations and frees that the driver hooks of this thread have accounted */
+  struct b200_call_count counts[B200_SYM_COUNT];
+};
+
+/* initial-exec: the general model may call malloc on first use, inside whatever the application was doing. */
+extern _Thread_local struct b200_thread *b200_thread_block __attribute__((tls_model("initial-exec"), visibility("hidden")));
+struct b200_thread *b200_thread_create(void);
+
+static inline struct b200_thread *b200_thread_self(void) {
+  struct b200_thread *self = b200_thread_block;
+  return __builtin_expect(self != NULL, 1) ? self : b200_thread_create();
+}
+
+/* A plain load and store is enough: the block has one writer. (A locked add costs 5 ns.) */
+static inline void b200_add(_Atomic uint64_t *counter, uint64_t value) {
+  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value, memory_order_relaxed);
+}
+
+static inline void b200_count(struct b200_thread *self, enum b200_symbol symbol, bool failed, uint64_t bytes) {
+  struct b200_call_count *count = &self->counts[symbol];
+  b200_add(&count->calls, 1);
+  b200_add(&count->bytes, failed ? 0 : bytes);
+  b200_add(&count->errors, failed);
+}
+
+/* What first_<name> calls before the real function: binds the library. Returns the function to call: observe_<name>, or the
+   real one when the library is off or in a state that does not observe; NULL when there is no real function. */
+void *b200_runtime_first(enum b200_library library, struct b200_slot *slot);
+/* … and after it has succeeded. */
+void b200_runtime_start(struct b200_slot *slot);
+
+/* Facts of successful calls, from the handlers. */
+void b200_runtime_gemm(const struct b200_gemm *gemm);
+void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *before);
+/* What the job has done up to now. Asks the driver for the memory in use when a step begins here, or may begin here. */
+void b200_runtime_totals(struct b200_totals *out);
+
+/* The ledger's events; `owner` from b200_owner_of(). No-ops with B200OPT_MEMORY=off. */
+void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes);
+void b200_runtime_free(uint64_t address);
+void b200_runtime_refused(enum b200_owner owner, uint64_t bytes);
+void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t bytes);
+void b200_runtime_handle_release(uint64_t handle);
+void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle);
+void b200_runtime_unmap(uint64_t address, uint64_t bytes);
+
+/* Streams that are being captured right now: while there are any, nothing is asked of the driver. */
+void b200_runtime_capture(int begun);
+
+/* True when nothing is to be observed, now or later: B200OPT=off, or the process is ending. Reads the configuration once. */
+bool b200_runtime_is_off(void);
+
+/* entry_libc.c: whether the job's output is looked at. */
+void b200_libc_observe(bool on);
+
+/* One line that the job printed, without its newline. */
+void b200_runtime_output(const char *line, size_t length);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/steps.h"
+
+#include <string.h>
+
+enum { FIRST_TRY = 3, REPEATS = 3 };
+
+/* The lowest bit of a remembered signature says whether the operation reduces. */
+static uint64_t signature_of(uint64_t signature, bool reduces) {
+  return (signature << 1) | (reduces ? 1u : 0u);
+}
+
+static uint64_t *at(struct b200_steps *steps, uint64_t ordinal) {
+  return &steps->signature[ordinal % B200_STEPS_REMEMBERED];
+}
+
+static const struct b200_totals *totals_at(const struct b200_steps *steps, uint64_t ordinal) {
+  return &steps->totals[ordinal % B200_STEPS_REMEMBERED];
+}
+
+void b200_steps_start(struct b200_steps *steps, uint32_t told, b200_step_sink sink, void *context) {
+  steps->sink = sink;
+  steps->context = context;
+  steps->told = told;
+  steps->next_try = FIRST_TRY;
+  if (told > 0) {
+    steps->period = told;
+    steps->generation = 1;
+  }
+}
+
+bool b200_steps_searching(const struct b200_steps *steps) {
+  return steps->period == 0 || steps->lost;
+}
+
+bool b200_steps_at_boundary(const struct b200_steps *steps) {
+  return !b200_steps_searching(steps) && (steps->count - steps->origin) % steps->period == 0;
+}
+
+static void hand_out(struct b200_steps *steps, const struct b200_totals *start, const struct b200_totals *end) {
+  struct b200_step step = {
+      .generation = steps->generation, .index = steps->index++, .period = steps->period, .start = *start, .end = *end};
+  steps->sink(steps->context, &step);
+}
+
+/* Operation of the given age: 0 is the newest. */
+static uint64_t by_age(struct b200_steps *steps, uint64_t age) {
+  return *at(steps, steps->count - 1 - age);
+}
+
+static bool reduces_within(struct b200_steps *steps, uint32_t period) {
+  for (uint32_t age = 0; age < period; age++)
+    if (by_age(steps, age) & 1)
+      return true;
+  return false;
+}
+
+/*
+ * The smallest period p such that the newest operations repeat with it over at least REPEATS·p operations and four fifths of
+ * all that are remembered; 0 without one. `covered`: how many operations do. Gusfield's Z function of the stream read
+ * backwards: z[p] operations agree with those p earlier, so p + z[p] are periodic.
+ */
+static uint32_t find_period(struct b200_steps *steps, uint32_t *covered) {
+  uint32_t n = steps->count < B200_STEPS_REMEMBERED ? (uint32_t)steps->count : B200_STEPS_REMEMBERED;
+  uint32_t *z = steps->scratch;
+  uint32_t left = 0, right = 0;
+  for (uint32_t p = 1; p < n; p++) {
+    uint32_t length = 0;
+    if (p < right) {
+      length = z[p - left];
+      if (length > right - p)
+        length = right - p;
+    }
+    while (p + length < n && by_age(steps, length) == by_age(steps, p + length))
+      length++;
+    z[p] = length;
+    if (p + length > right) {
+      left = p;
+      right = p + length;
+    }
+    uint32_t run = p + length;
+    if (p <= B200_STEPS_REMEMBERED / REPEATS && run >= REPEATS * p && (uint64_t)run * 5 >= (uint64_t)n * 4 &&
+        reduces_within(steps, p)) {
+      *covered = run;
+      return p;
+    }
+  }
+  return 0;
+}
+
+static bool is_rotation_of_pattern(struct b200_steps *steps, uint64_t first, uint32_t period) {
+  for (uint32_t shift = 0; shift < period; shift++) {
+    uint32_t i = 0;
+    while (i < period && *at(steps, first + i) == steps->pattern[(shift + i) % period])
+      i++;
+    if (i == period)
+      return true;
+  }
+  return false;
+}
+
+/* Takes up a found period: remembers its pattern and hands out the steps that already lie in the past. */
+static void adopt(struct b200_steps *steps, uint32_t period, uint32_t covered) {
+  uint64_t first = steps->count - covered;
+  if (steps->period == period && is_rotation_of_pattern(steps, first, period))
+    return; /* the same steps, interrupted: regained by their own pattern, in their own phase */
+  steps->generation++;
+  steps->period = period;
+  steps->origin = first;
+  steps->index = 0;
+  steps->lost = false;
+  for (uint32_t i = 0; i < period; i++)
+    steps->pattern[i] = *at(steps, first + i);
+  uint64_t begin = first;
+  for (; begin + period < steps->count; begin += period)
+    hand_out(steps, totals_at(steps, begin), totals_at(steps, begin + period));
+  steps->begin = *totals_at(steps, begin);
+}
+
+/* The stream left the pattern: wait for one whole period in its phase. */
+static void follow_while_lost(struct b200_steps *steps, uint64_t signature) {
+  if (signature == steps->pattern[steps->matched])
+    steps->matched++;
+  else
+    steps->matched = signature == steps->pattern[0] ? 1 : 0;
+  if (steps->matched < steps->period)
+    return;
+  steps->lost = false;
+  steps->origin = steps->count - steps->period;
+  steps->begin = *totals_at(steps, steps->origin);
+}
+
+static void follow(struct b200_steps *steps, uint64_t ordinal, uint64_t signature) {
+  uint64_t position = (ordinal - steps->origin) % steps->period;
+  if (position == 0) {
+    if (ordinal > steps->origin)
+      hand_out(steps, &steps->begin, totals_at(steps, ordinal));
+    steps->begin = *totals_at(steps, ordinal);
+  }
+  if (steps->told > 0 || signature == steps->pattern[position])
+    return;
+  steps->lost = true;
+  steps->matched = signature == steps->pattern[0] ? 1 : 0;
+  steps->next_try = steps->count + FIRST_TRY;
+}
+
+void b200_steps_add(struct b200_steps *steps, uint64_t signature, bool reduces, const struct b200_totals *before) {
+  uint64_t ordinal = steps->count++;
+  uint64_t marked = signature_of(signature, reduces);
+  *at(steps, ordinal) = marked;
+  steps->totals[ordinal % B200_STEPS_REMEMBERED] = *before;
+
+  if (steps->period > 0 && !steps->lost)
+    follow(steps, ordinal, marked);
+  else if (steps->lost)
+    follow_while_lost(steps, marked);
+
+  if (steps->told > 0 || !b200_steps_searching(steps) || steps->count < steps->next_try)
+    return;
+  uint32_t covered = 0;
+  uint32_t period = find_period(steps, &covered);
+  if (period > 0)
+    adopt(steps, period, covered);
+  steps->next_try = steps->count + steps->count / 8 + 1;
+  if (steps->next_try > steps->count + B200_STEPS_REMEMBERED / 8)
+    steps->next_try = steps->count + B200_STEPS_REMEMBERED / 8;
+}
+
+void b200_steps_finish(struct b200_steps *steps, const struct b200_totals *now) {
+  if (b200_steps_searching(steps) && steps->told == 0) {
+    uint32_t covered = 0;
+    uint32_t period = find_period(steps, &covered);
+    if (period > 0)
+      adopt(steps, period, covered);
+  }
+  if (b200_steps_searching(steps) || steps->count <= steps->origin)
+    return;
+  uint64_t done = (steps->count - steps->origin) % steps->period;
+  if (done == 0)
+    hand_out(steps, &steps->begin, now);
+}
