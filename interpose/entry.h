@@ -18,6 +18,7 @@
     void *function = b200_runtime_first(B200_LIBRARY_##lib, B200_SLOT(lib, name));                                             \
     if (!function)                                                                                                             \
       return (ret)B200_MISSING_##lib;                                                                                          \
+    b200_thread_self()->first_caller = __builtin_return_address(0);                                                            \
     ret status = B200_TYPED(name, function) args;                                                                              \
     if (status == (ret)0)                                                                                                      \
       b200_runtime_start(B200_SLOT(lib, name));                                                                                \
@@ -26,6 +27,14 @@
   B200_EXPORT ret name params {                                                                                                \
     return B200_TARGET(lib, name) args;                                                                                        \
   }
+
+/* Who made the call that an observe_<name> is handling. Exported bodies jump, so its return address is the application's,
+   unless first_<name> lies between. */
+#define B200_CALLER() b200_caller(__builtin_return_address(0))
+static inline enum b200_owner b200_caller(const void *return_address) {
+  enum b200_owner owner = b200_owner_of(return_address);
+  return owner == B200_OWNER_B200OPT ? b200_owner_of(b200_thread_self()->first_caller) : owner;
+}
 
 #define B200_SLOT_ROW(lib, ret, sym, params, args, fact, class)                                                               \
   [B200_INDEX(lib, sym)] = {.target = (void *)first_##sym,                                                                   \

@@ -27,7 +27,7 @@ static cudaError_t allocated(struct b200_thread *self, enum b200_symbol symbol, 
 static cudaError_t observe_cudaMalloc(void **devPtr, size_t size) {
   struct b200_thread *self = b200_thread_self();
   uint64_t events = self->driver_events;
-  enum b200_owner owner = b200_owner_of(__builtin_return_address(0));
+  enum b200_owner owner = B200_CALLER();
   cudaError_t status = B200_REAL(cudart, cudaMalloc)(devPtr, size);
   return allocated(self, B200_SYM_cudaMalloc, status, devPtr, size, events, owner);
 }
@@ -35,7 +35,7 @@ static cudaError_t observe_cudaMalloc(void **devPtr, size_t size) {
 static cudaError_t observe_cudaMallocAsync(void **devPtr, size_t size, cudaStream_t stream) {
   struct b200_thread *self = b200_thread_self();
   uint64_t events = self->driver_events;
-  enum b200_owner owner = b200_owner_of(__builtin_return_address(0));
+  enum b200_owner owner = B200_CALLER();
   cudaError_t status = B200_REAL(cudart, cudaMallocAsync)(devPtr, size, stream);
   return allocated(self, B200_SYM_cudaMallocAsync, status, devPtr, size, events, owner);
 }

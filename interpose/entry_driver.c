@@ -17,8 +17,6 @@ extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
 
 #include "interpose/entry.h"
 
-#define CALLER b200_owner_of(__builtin_return_address(0))
-
 /* ---------------------------------------------------------------------------------- finding driver functions */
 
 /* By the returned pointer, so that the variant (version, per-thread stream) is the one that the driver chose. */
@@ -75,20 +73,20 @@ static CUresult returned(enum b200_symbol symbol, CUresult status, CUdeviceptr a
 }
 
 static CUresult observe_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
-  enum b200_owner owner = CALLER;
+  enum b200_owner owner = B200_CALLER();
   return granted(B200_SYM_cuMemAlloc_v2, B200_REAL(cuda, cuMemAlloc_v2)(dptr, bytesize), owner, dptr, bytesize);
 }
 
 static CUresult observe_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                                            unsigned int ElementSizeBytes) {
-  enum b200_owner owner = CALLER;
+  enum b200_owner owner = B200_CALLER();
   CUresult status = B200_REAL(cuda, cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
   size_t pitch = status == CUDA_SUCCESS ? *pPitch : WidthInBytes;
   return granted(B200_SYM_cuMemAllocPitch_v2, status, owner, dptr, pitch * Height);
 }
 
 static CUresult observe_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
-  enum b200_owner owner = CALLER;
+  enum b200_owner owner = B200_CALLER();
   return granted(B200_SYM_cuMemAllocManaged, B200_REAL(cuda, cuMemAllocManaged)(dptr, bytesize, flags), owner, dptr, bytesize);
 }
 
@@ -98,13 +96,13 @@ static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
 
 #define STREAM_ORDERED(suffix)                                                                                                 \
   static CUresult observe_cuMemAllocAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {                      \
-    enum b200_owner owner = CALLER;                                                                                            \
+    enum b200_owner owner = B200_CALLER();                                                                                            \
     CUresult status = B200_REAL(cuda, cuMemAllocAsync##suffix)(dptr, bytesize, hStream);                                       \
     return granted(B200_SYM_cuMemAllocAsync##suffix, status, owner, dptr, bytesize);                                           \
   }                                                                                                                            \
   static CUresult observe_cuMemAllocFromPoolAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,               \
                                                           CUstream hStream) {                                                  \
-    enum b200_owner owner = CALLER;                                                                                            \
+    enum b200_owner owner = B200_CALLER();                                                                                            \
     CUresult status = B200_REAL(cuda, cuMemAllocFromPoolAsync##suffix)(dptr, bytesize, pool, hStream);                         \
     return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, owner, dptr, bytesize);                                   \
   }                                                                                                                            \
@@ -120,7 +118,7 @@ STREAM_ORDERED(_ptsz)
 /* Only memory of the device is charged: NCCL also makes host memory this way. */
 static CUresult observe_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                                     unsigned long long flags) {
-  enum b200_owner owner = CALLER;
+  enum b200_owner owner = B200_CALLER();
   struct b200_thread *self = b200_thread_self();
   CUresult status = B200_REAL(cuda, cuMemCreate)(handle, size, prop, flags);
   bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -141,14 +139,14 @@ static CUresult referenced(enum b200_symbol symbol, CUresult status, enum b200_o
 }
 
 static CUresult observe_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
-  enum b200_owner owner = CALLER;
+  enum b200_owner owner = B200_CALLER();
   CUresult status = B200_REAL(cuda, cuMemRetainAllocationHandle)(handle, addr);
   return referenced(B200_SYM_cuMemRetainAllocationHandle, status, owner, handle);
 }
 
 static CUresult observe_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
                                                        CUmemAllocationHandleType shHandleType) {
-  enum b200_owner owner = CALLER;
+  enum b200_owner owner = B200_CALLER();
   CUresult status = B200_REAL(cuda, cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
   return referenced(B200_SYM_cuMemImportFromShareableHandle, status, owner, handle);
 }

@@ -36,6 +36,7 @@ struct b200_thread {
   struct b200_thread *next;
   atomic_bool taken;
   unsigned depth;         /* of intercepted calls on this thread's stack; only depth 0 is the application's */
+  const void *first_caller; /* return address of the first_<name> that is on this thread's stack */
   uint64_t driver_events; /* allocations and frees that the driver hooks of this thread have accounted */
   struct b200_call_count counts[B200_SYM_COUNT];
 };
