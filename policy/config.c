@@ -157,32 +157,43 @@ static bool parse_int(const char *accepted, const char *value, int64_t *out) {
   return true;
 }
 
+bool b200_env_row_accepts(const struct b200_env_row *row, const char *value) {
+  int64_t number;
+  switch (row->type) {
+  case B200_TYPE_CHOICE:
+  case B200_TYPE_FLAG:
+    return choice_index(row->accepted, value) >= 0;
+  case B200_TYPE_INT:
+    return parse_int(row->accepted, value, &number);
+  case B200_TYPE_TEXT:
+  case B200_TYPE_PATH:
+    return strlen(value) < B200_CONFIG_TEXT_BYTES;
+  }
+  return false;
+}
+
 /* Puts `value` into the member of `index`. False when it is not accepted; then nothing changes. */
 static bool set_member(struct b200_config *config, enum b200_env_index index, const char *value) {
   const struct b200_env_row *row = b200_env_job_row(index);
   void *member = (char *)config + members[index].offset;
-  int choice;
+  if (!b200_env_row_accepts(row, value))
+    return false;
   switch (row->type) {
   case B200_TYPE_CHOICE:
+    *(int *)member = choice_index(row->accepted, value);
+    break;
   case B200_TYPE_FLAG:
-    choice = choice_index(row->accepted, value);
-    if (choice < 0)
-      return false;
-    if (row->type == B200_TYPE_FLAG)
-      *(bool *)member = choice == 1;
-    else
-      *(int *)member = choice;
-    return true;
+    *(bool *)member = choice_index(row->accepted, value) == 1;
+    break;
   case B200_TYPE_INT:
-    return parse_int(row->accepted, value, member);
+    parse_int(row->accepted, value, member);
+    break;
   case B200_TYPE_TEXT:
   case B200_TYPE_PATH:
-    if (strlen(value) >= B200_CONFIG_TEXT_BYTES)
-      return false;
     strcpy(member, value);
-    return true;
+    break;
   }
-  return false;
+  return true;
 }
 
 struct place {

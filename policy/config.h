@@ -107,6 +107,9 @@ const struct b200_env_row *b200_env_rows(size_t *count);
 /* The row of a JOB index. pre: index < B200_ENV_JOB_COUNT. */
 const struct b200_env_row *b200_env_job_row(enum b200_env_index index);
 
+/* True when `value` is what the row accepts; any text is, for TEXT and PATH, up to their length. */
+bool b200_env_row_accepts(const struct b200_env_row *row, const char *value);
+
 /* Effective value as text ("" for unset TEXT and PATH), written to `out` (cut to its size). Returns `out`. */
 const char *b200_config_value(const struct b200_config *config, enum b200_env_index index, char *out, size_t size);
 
