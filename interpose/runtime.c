@@ -51,6 +51,7 @@ static struct b200_runtime {
   bool has_thread_key;
   atomic_int captures;
   _Atomic uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes;
+  _Atomic uint64_t gemm_calls_at_coll; /* when the last collective was issued */
   enum step_source step_source;
   uint64_t ledger_events_asked; /* events that the last question to the driver has seen */
   int64_t hbm_used_bytes;
@@ -525,6 +526,7 @@ static void child_after_fork(void) {
   atomic_store(&rt.gemm_flops, 0);
   atomic_store(&rt.coll_calls, 0);
   atomic_store(&rt.coll_bytes, 0);
+  atomic_store(&rt.gemm_calls_at_coll, 0);
   atomic_store(&rt.captures, 0);
   rt.ledger_events_asked = 0;
   b200_libc_observe(false);
@@ -651,6 +653,12 @@ void b200_runtime_gemm(const struct b200_gemm *gemm) {
     b200_tally_add(&seen->gemms, gemm, flops);
 }
 
+/* Tells the first gradient bucket of a step, which follows a whole forward pass, from equal ones after it. Coarse (powers of
+   four), because the exact number may vary from step to step, with the routing of experts for one. */
+static unsigned magnitude_of(uint64_t gemm_calls) {
+  return gemm_calls == 0 ? 0 : (unsigned)(63 - __builtin_clzll(gemm_calls)) / 2 + 1;
+}
+
 void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *before) {
   struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
   uint64_t bytes = b200_coll_bytes(coll);
@@ -662,7 +670,9 @@ void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *b
   struct coll_key key = {.nranks = coll->nranks, .op = coll->op, .dtype = coll->dtype};
   b200_tally_add(&seen->colls, &key, bytes);
   if (coll->nranks > 1) {
-    uint64_t signature = mix(mix((uint64_t)coll->op << 8 | coll->dtype, coll->count), (uint64_t)coll->nranks);
+    uint64_t gemms = before->gemm_calls - atomic_exchange(&rt.gemm_calls_at_coll, before->gemm_calls);
+    uint64_t kind = (uint64_t)magnitude_of(gemms) << 16 | (uint64_t)coll->op << 8 | coll->dtype;
+    uint64_t signature = mix(mix(kind, coll->count), (uint64_t)coll->nranks);
     add_operation(seen, STEPS_FROM_COLLECTIVES, signature, reduces, before);
   }
 }

@@ -3,7 +3,11 @@
 
 #include <string.h>
 
-enum { FIRST_TRY = 3, REPEATS = 3 };
+enum {
+  FIRST_TRY = 3,
+  REPEATS = 3,
+  MICRO_BATCHES_MAX = 32, /* of one optimizer step; more repeats than that are steps between two evaluations */
+};
 
 /* The lowest bit of a remembered signature says whether the operation reduces. */
 static uint64_t signature_of(uint64_t signature, bool reduces) {
@@ -99,11 +103,35 @@ static bool is_rotation_of_pattern(struct b200_steps *steps, uint64_t first, uin
   return false;
 }
 
+/*
+ * A new period that is the known step several times over and something else: gradient accumulation, whose optimizer step adds
+ * a few reductions (gradient norm, loss), or only steps that an evaluation interrupts at regular intervals? The latter gathers
+ * parameters for its forward passes, or comes after very many steps.
+ */
+static bool is_interrupted_steps(struct b200_steps *steps, uint64_t first, uint32_t period) {
+  uint32_t repeats = 0, gathers = 0;
+  for (uint32_t i = 0; i < period;) {
+    uint32_t same = 0;
+    while (same < steps->period && i + same < period && *at(steps, first + i + same) == steps->pattern[same])
+      same++;
+    if (same == steps->period) {
+      repeats++;
+      i += same;
+    } else {
+      gathers += (*at(steps, first + i) & 1) == 0;
+      i++;
+    }
+  }
+  return repeats > MICRO_BATCHES_MAX || (repeats > 0 && gathers > 0);
+}
+
 /* Takes up a found period: remembers its pattern and hands out the steps that already lie in the past. */
 static void adopt(struct b200_steps *steps, uint32_t period, uint32_t covered) {
   uint64_t first = steps->count - covered;
   if (steps->period == period && is_rotation_of_pattern(steps, first, period))
     return; /* the same steps, interrupted: regained by their own pattern, in their own phase */
+  if (steps->period > 0 && period > steps->period && is_interrupted_steps(steps, first, period))
+    return;
   steps->generation++;
   steps->period = period;
   steps->origin = first;

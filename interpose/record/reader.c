@@ -316,11 +316,12 @@ static void add_call(struct b200_log *log, const struct b200_log_line *line) {
   call->bytes += line->call_bytes;
 }
 
-static void add_loss(struct b200_log_loss **losses, size_t *count, struct b200_log_loss loss) {
-  if (*count && loss.step >= 0 && (*losses)[*count - 1].step == loss.step)
-    (*losses)[*count - 1] = loss;
+static void add_loss(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_loss loss = {line->loss_step, line->loss_loss, line->loss_tokens_per_s, line->loss_t_ns};
+  if (log->loss_count && loss.step >= 0 && log->losses[log->loss_count - 1].step == loss.step)
+    log->losses[log->loss_count - 1] = loss;
   else
-    *ADD(*losses, *count) = loss;
+    *ADD(log->losses, log->loss_count) = loss;
 }
 
 static void add_stack(struct b200_log *log, const struct b200_log_line *line) {
@@ -368,8 +369,7 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
     add_call(log, line);
     break;
   case B200_RECORD_loss:
-    add_loss(&log->losses, &log->loss_count,
-             (struct b200_log_loss){line->loss_step, line->loss_loss, line->loss_tokens_per_s, line->loss_t_ns});
+    add_loss(log, line);
     break;
   case B200_RECORD_oom:
     *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){copy(line->oom_owner), line->oom_bytes, line->oom_t_ns};
@@ -461,6 +461,15 @@ static void read_log(struct b200_logs *logs, const char *path) {
   fclose(file);
 }
 
+/* Ranks may print into one file in any order, and progress bars repeat themselves: equal values of a step count once. */
+static void add_printed(struct b200_output *output, struct b200_log_loss loss) {
+  size_t look_back = output->loss_count < 16 ? output->loss_count : 16;
+  for (size_t i = output->loss_count - look_back; i < output->loss_count; i++)
+    if (output->losses[i].step == loss.step && memcmp(&output->losses[i].loss, &loss.loss, sizeof(loss.loss)) == 0)
+      return;
+  *ADD(output->losses, output->loss_count) = loss;
+}
+
 static void read_output(struct b200_logs *logs, const char *path) {
   char *text = NULL;
   size_t room = 0;
@@ -478,7 +487,7 @@ static void read_output(struct b200_logs *logs, const char *path) {
     if (!b200_loss_scan(text, bytes, &loss))
       continue;
     int64_t step = loss.step >= 0 ? loss.step : (int64_t)output->loss_count + 1;
-    add_loss(&output->losses, &output->loss_count, (struct b200_log_loss){step, loss.loss, loss.tokens_per_s, 0});
+    add_printed(output, (struct b200_log_loss){step, loss.loss, loss.tokens_per_s, 0});
   }
   free(text);
   fclose(file);

@@ -117,7 +117,8 @@ struct b200_log {
 /* What a job printed: losses found in a *.out file. */
 struct b200_output {
   char *path;
-  struct b200_log_loss *losses; /* t_ns is 0; a line without a step gets its number among the losses, from 1 */
+  struct b200_log_loss
+      *losses; /* in file order; t_ns is 0; a line without a step gets its number among the losses, from 1 */
   size_t loss_count;
 };
 
