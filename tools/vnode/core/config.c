@@ -19,8 +19,12 @@ struct env_row {
 };
 
 static const struct env_row rows[] = {
-#define B200_ENV(env_scope_, env_type_, field, env_name, default_text, accepted_values, unit_text, help)                      \
-  {.scope = env_scope_, .type = env_type_, .name = #env_name, .fallback = default_text, .accepted = accepted_values,           \
+#define B200_ENV(env_scope_, env_type_, field, env_name, default_text, accepted_values, unit_text, help)                    \
+  {.scope = env_scope_,                                                                                                     \
+   .type = env_type_,                                                                                                       \
+   .name = #env_name,                                                                                                       \
+   .fallback = default_text,                                                                                                \
+   .accepted = accepted_values,                                                                                             \
    .unit = unit_text},
 #include "policy/env.def"
 #undef B200_ENV

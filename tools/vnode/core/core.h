@@ -46,16 +46,16 @@ enum vnode_status {
 
 /* What B200OPT_VNODE_* and the launcher's variables say; read once, on the first call. */
 struct vnode_config {
-  const char *gpu;         /* B200OPT_VNODE_GPU */
-  int device_count;        /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
-  uint64_t memory_bytes;   /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
-  bool unhandled_fatal;    /* B200OPT_VNODE_UNHANDLED=fatal */
-  const char *session;     /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
-  const char *log_dir;     /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
-  const char *aten_dir;    /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
-  uint64_t seed;           /* B200OPT_VNODE_SEED */
-  int rank;                /* RANK, or -1 */
-  int world;               /* WORLD_SIZE, or -1 */
+  const char *gpu;       /* B200OPT_VNODE_GPU */
+  int device_count;      /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
+  uint64_t memory_bytes; /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
+  bool unhandled_fatal;  /* B200OPT_VNODE_UNHANDLED=fatal */
+  const char *session;   /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
+  const char *log_dir;   /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
+  const char *aten_dir;  /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
+  uint64_t seed;         /* B200OPT_VNODE_SEED */
+  int rank;              /* RANK, or -1 */
+  int world;             /* WORLD_SIZE, or -1 */
 };
 
 VNODE_API const struct vnode_config *vnode_config(void);
@@ -80,8 +80,8 @@ VNODE_API void vnode_say_once(const char *key, const char *format, ...) __attrib
 struct vnode_gpu {
   const char *name; /* "NVIDIA B200" */
   int cc_major, cc_minor, sm_count;
-  uint64_t memory_bytes;          /* as cudaMemGetInfo's total */
-  uint64_t context_bytes;         /* what a context takes of it, per process and device */
+  uint64_t memory_bytes;  /* as cudaMemGetInfo's total */
+  uint64_t context_bytes; /* what a context takes of it, per process and device */
   int l2_bytes, shared_per_block_bytes, shared_per_sm_bytes, shared_optin_bytes;
   int clock_khz, memory_clock_khz, memory_bus_bits;
 };
@@ -116,21 +116,23 @@ VNODE_API enum vnode_owner vnode_owner_hint(void);
 
 struct vnode_memory_info {
   void *base;
-  size_t bytes;      /* as charged: the request rounded up to VNODE_MEMORY_ALIGN_BYTES for device memory */
+  size_t bytes; /* as charged: the request rounded up to VNODE_MEMORY_ALIGN_BYTES for device memory */
   int device;
   enum vnode_memory_kind kind;
-  uint64_t id;       /* never reused in this process */
+  uint64_t id; /* never reused in this process */
 };
 
 /* Allocates `bytes` > 0 on `device`. Memory is reserved, not touched; fresh pages read as zero.
    Errors: NO_MEMORY when the device has less than `bytes` (rounded up) left over all processes of the session. */
-VNODE_API enum vnode_status vnode_memory_alloc(int device, size_t bytes, enum vnode_memory_kind kind,
-                                               enum vnode_owner owner, void **out);
+VNODE_API enum vnode_status vnode_memory_alloc(int device, size_t bytes, enum vnode_memory_kind kind, enum vnode_owner owner,
+                                               void **out);
 /* pre: `base` came from vnode_memory_alloc or _register. NOT_FOUND for anything else (interior pointers too). */
 VNODE_API enum vnode_status vnode_memory_free(void *base);
 VNODE_API enum vnode_status vnode_memory_register(void *base, size_t bytes);
 VNODE_API bool vnode_memory_query(const void *address, struct vnode_memory_info *out);
 VNODE_API enum vnode_status vnode_memory_get_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);
+/* The same from outside, as NVML sees it: makes no context. */
+VNODE_API enum vnode_status vnode_memory_used(int device, uint64_t *used_bytes, uint64_t *total_bytes);
 
 /* Virtual memory (cuMem*): physical handles with reference counts, charged while they live. */
 VNODE_API enum vnode_status vnode_physical_create(int device, size_t bytes, enum vnode_owner owner, uint64_t *handle);
@@ -193,7 +195,7 @@ VNODE_API enum vnode_status vnode_event_elapsed(const struct vnode_event *start,
 /* One GEMM: column-major terms of cuBLAS, D[m×n] = op(A)[m×k]·op(B)[k×n], `batch` times. 2·m·n·k·batch FLOPs.
    Types are names as in record.def ("bf16", "f32" …). */
 struct vnode_gemm_key {
-  const char *api; /* "gemmex", "lt", "strided", "gemm" */
+  const char *api;       /* "gemmex", "lt", "strided", "gemm" */
   char trans_a, trans_b; /* 'N', 'T', 'C' */
   int64_t m, n, k, batch;
   const char *type_a, *type_b, *type_d, *compute, *epilogue;

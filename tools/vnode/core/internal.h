@@ -2,8 +2,8 @@
 /*
  * What the files of the engine share with each other and with nobody else.
  *
- * Lock order: memory table (memory.c), then session (session.c). Stream locks are taken with neither held. No lock is held while
- * work runs but the one of its stream.
+ * Lock order: memory table (memory.c), then session (session.c). Stream locks are taken with neither held. No lock is held
+ * while work runs but the one of its stream.
  */
 #ifndef VNODE_CORE_INTERNAL_H
 #define VNODE_CORE_INTERNAL_H
@@ -31,7 +31,7 @@ enum vnode_status vnode_session_used(int device, uint64_t *bytes);
 
 /* memory.c: an address range that carries device memory of a backing file. */
 struct vnode_backing {
-  int fd;          /* memfd of the process and device that made it */
+  int fd; /* memfd of the process and device that made it */
   int device;
   uint64_t offset; /* multiple of VNODE_MEMORY_ALIGN_BYTES */
   size_t bytes;    /* multiple of VNODE_MEMORY_ALIGN_BYTES */

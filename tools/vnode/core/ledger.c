@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's own count of what it was asked to do, in the format of interpose/record/record.def. Written by the destructor of
- * the library, in one file: a process that ends by a signal or by _exit leaves none.
+ * The node's own count of what it was asked to do, in the format of interpose/record/record.def. Written by the destructor
+ * of the library, in one file: a process that ends by a signal or by _exit leaves none.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -33,8 +33,10 @@ static struct collective_row *collectives;
 static uint64_t lost; /* no host memory for a row */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static const char *const owner_names[VNODE_OWNER_COUNT] = {
-    [VNODE_OWNER_PYTORCH] = "pytorch", [VNODE_OWNER_NCCL] = "nccl", [VNODE_OWNER_CUBLAS] = "cublas", [VNODE_OWNER_OTHER] = "other"};
+static const char *const owner_names[VNODE_OWNER_COUNT] = {[VNODE_OWNER_PYTORCH] = "pytorch",
+                                                           [VNODE_OWNER_NCCL] = "nccl",
+                                                           [VNODE_OWNER_CUBLAS] = "cublas",
+                                                           [VNODE_OWNER_OTHER] = "other"};
 
 static bool same_gemm(const struct vnode_gemm_key *a, const struct vnode_gemm_key *b) {
   return a->m == b->m && a->n == b->n && a->k == b->k && a->batch == b->batch && a->trans_a == b->trans_a &&
@@ -102,7 +104,8 @@ static void write_header(FILE *file, const char *host) {
           "{\"t\":\"header\",\"format\":1,\"producer\":\"vnode " B200_VERSION "\",\"run\":\"\",\"arm\":\"\",\"host\":\"%s\","
           "\"pid\":%ld,\"rank\":%d,\"world\":%d,\"local_rank\":-1,\"t_ns\":%lld,\"unix_ns\":%lld,\"versions\":{},"
           "\"gpu\":\"%s\",\"config\":{},\"nccl_env\":{}}\n",
-          host, (long)getpid(), config->rank, config->world, ns_of(CLOCK_MONOTONIC), ns_of(CLOCK_REALTIME), vnode_gpu()->name);
+          host, (long)getpid(), config->rank, config->world, ns_of(CLOCK_MONOTONIC), ns_of(CLOCK_REALTIME),
+          vnode_gpu()->name);
 }
 
 static void write_gemms(FILE *file) {
@@ -159,7 +162,8 @@ __attribute__((destructor)) static void write_ledger(void) {
     return;
   char host[256] = "", path[4096];
   gethostname(host, sizeof host - 1);
-  snprintf(path, sizeof path, "%s/%s-r%d-%ld.node.jsonl", vnode_config()->log_dir, host, vnode_config()->rank, (long)getpid());
+  snprintf(path, sizeof path, "%s/%s-r%d-%ld.node.jsonl", vnode_config()->log_dir, host, vnode_config()->rank,
+           (long)getpid());
   make_folders(path);
   FILE *file = fopen(path, "we");
   if (!file) {

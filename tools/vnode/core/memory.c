@@ -65,8 +65,7 @@ void *vnode_reserve(size_t bytes, size_t align_bytes) {
 }
 
 enum vnode_status vnode_backing_map(const struct vnode_backing *backing, void *at, size_t bytes, int protection) {
-  void *got =
-      mmap(at, bytes, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, backing->fd, (off_t)backing->offset);
+  void *got = mmap(at, bytes, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, backing->fd, (off_t)backing->offset);
   if (got == MAP_FAILED)
     return VNODE_SYSTEM;
   madvise(at, bytes, MADV_DONTFORK);
@@ -178,12 +177,8 @@ enum vnode_status vnode_backing_adopt(int fd, uint64_t offset, struct vnode_back
       pread(fd, &record, sizeof record, record_offset(offset)) != sizeof record || record.magic != record_magic ||
       record.device < 0 || record.device >= vnode_config()->device_count)
     return VNODE_INVALID_VALUE;
-  *out = (struct vnode_backing){.fd = fd,
-                                .device = record.device,
-                                .offset = offset,
-                                .bytes = record.bytes,
-                                .id = record.id,
-                                .imported = true};
+  *out = (struct vnode_backing){
+      .fd = fd, .device = record.device, .offset = offset, .bytes = record.bytes, .id = record.id, .imported = true};
   return VNODE_OK;
 }
 
@@ -281,11 +276,9 @@ static enum vnode_status alloc_host(size_t bytes, void **out) {
   void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED)
     return VNODE_NO_MEMORY;
-  struct vnode_entry entry = {.info = {.base = base,
-                                       .bytes = bytes,
-                                       .device = vnode_device_current(),
-                                       .kind = VNODE_MEMORY_HOST,
-                                       .id = vnode_next_id()}};
+  struct vnode_entry entry = {
+      .info = {
+          .base = base, .bytes = bytes, .device = vnode_device_current(), .kind = VNODE_MEMORY_HOST, .id = vnode_next_id()}};
   enum vnode_status status = add_locked(&entry);
   if (status)
     munmap(base, bytes);
@@ -304,8 +297,8 @@ static enum vnode_status alloc_device(int device, size_t bytes, enum vnode_memor
   void *base = vnode_reserve(backing->bytes, VNODE_MEMORY_ALIGN_BYTES);
   status = base ? vnode_backing_map(backing, base, backing->bytes, PROT_READ | PROT_WRITE) : VNODE_SYSTEM;
   if (!status) {
-    entry.info = (struct vnode_memory_info){
-        .base = base, .bytes = backing->bytes, .device = device, .kind = kind, .id = backing->id};
+    entry.info =
+        (struct vnode_memory_info){.base = base, .bytes = backing->bytes, .device = device, .kind = kind, .id = backing->id};
     status = add_locked(&entry);
   }
   if (!status) {
@@ -365,8 +358,8 @@ enum vnode_status vnode_memory_register(void *base, size_t bytes) {
                                        .id = vnode_next_id()}};
   vnode_table_lock();
   size_t next = upper_bound((uintptr_t)base);
-  bool overlaps = vnode_table_find(base) ||
-                  (next < table_count && (uintptr_t)table[next]->info.base < (uintptr_t)base + bytes);
+  bool overlaps =
+      vnode_table_find(base) || (next < table_count && (uintptr_t)table[next]->info.base < (uintptr_t)base + bytes);
   enum vnode_status status = overlaps ? VNODE_INVALID_VALUE : vnode_table_add(&entry);
   vnode_table_unlock();
   return status;
@@ -383,17 +376,23 @@ bool vnode_memory_query(const void *address, struct vnode_memory_info *out) {
   return entry;
 }
 
+enum vnode_status vnode_memory_used(int device, uint64_t *used_bytes, uint64_t *total_bytes) {
+  if (device < 0 || device >= vnode_config()->device_count)
+    return VNODE_INVALID_VALUE;
+  if (vnode_forked())
+    return VNODE_NOT_INITIALIZED;
+  *total_bytes = vnode_gpu()->memory_bytes;
+  return vnode_session_used(device, used_bytes);
+}
+
 enum vnode_status vnode_memory_get_info(int device, uint64_t *free_bytes, uint64_t *total_bytes) {
+  uint64_t used = 0, total = 0;
   enum vnode_status status = vnode_device_touch(device);
-  uint64_t used = 0;
   if (!status)
-    status = vnode_session_used(device, &used);
+    status = vnode_memory_used(device, &used, &total);
   if (status)
     return status;
-  uint64_t total = vnode_gpu()->memory_bytes;
-  if (free_bytes)
-    *free_bytes = total - used;
-  if (total_bytes)
-    *total_bytes = total;
+  *free_bytes = total - used;
+  *total_bytes = total;
   return VNODE_OK;
 }

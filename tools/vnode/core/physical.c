@@ -131,7 +131,7 @@ enum vnode_status vnode_physical_export(uint64_t handle, int *fd) {
     return VNODE_NOT_INITIALIZED;
   vnode_table_lock();
   struct physical *physical = physical_of(handle);
-  enum vnode_status status = !physical                     ? VNODE_NOT_FOUND
+  enum vnode_status status = !physical                    ? VNODE_NOT_FOUND
                              : physical->backing.imported ? VNODE_OK
                                                           : vnode_backing_publish(&physical->backing);
   if (!status && (*fd = open_at(physical->backing.fd, physical->backing.offset)) < 0)
@@ -247,7 +247,8 @@ static bool is_whole_mappings(const char *at, size_t bytes) {
   const char *end = at + bytes;
   while (at < end) {
     const struct vnode_entry *entry = vnode_table_find(at);
-    if (!entry || entry->info.kind != VNODE_MEMORY_MAPPED || entry->info.base != at || entry->info.bytes > (size_t)(end - at))
+    if (!entry || entry->info.kind != VNODE_MEMORY_MAPPED || entry->info.base != at ||
+        entry->info.bytes > (size_t)(end - at))
       return false;
     at += entry->info.bytes;
   }
@@ -351,11 +352,8 @@ static enum vnode_status map_token(const struct token *token, void **out) {
   size_t bytes = entry.backing.bytes;
   void *base = vnode_reserve(bytes, VNODE_MEMORY_ALIGN_BYTES);
   status = base ? vnode_backing_map(&entry.backing, base, bytes, PROT_READ | PROT_WRITE) : VNODE_SYSTEM;
-  entry.info = (struct vnode_memory_info){.base = base,
-                                          .bytes = bytes,
-                                          .device = entry.backing.device,
-                                          .kind = VNODE_MEMORY_IMPORTED,
-                                          .id = vnode_next_id()};
+  entry.info = (struct vnode_memory_info){
+      .base = base, .bytes = bytes, .device = entry.backing.device, .kind = VNODE_MEMORY_IMPORTED, .id = vnode_next_id()};
   if (!status)
     status = vnode_table_add(&entry);
   if (status) {
@@ -394,9 +392,8 @@ enum vnode_status vnode_ipc_close(void *base) {
     return VNODE_NOT_INITIALIZED;
   vnode_table_lock();
   struct vnode_entry *entry = vnode_table_find(base);
-  enum vnode_status status = entry && entry->info.base == base && entry->info.kind == VNODE_MEMORY_IMPORTED
-                                 ? VNODE_OK
-                                 : VNODE_INVALID_VALUE;
+  enum vnode_status status =
+      entry && entry->info.base == base && entry->info.kind == VNODE_MEMORY_IMPORTED ? VNODE_OK : VNODE_INVALID_VALUE;
   if (!status && !--entry->references) {
     munmap(base, entry->info.bytes);
     close(entry->backing.fd);

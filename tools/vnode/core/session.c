@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory that all processes of a session use, in POSIX shared memory: one slot per process, named by pid and start time,
- * so that the share of a process that died without a word (SIGKILL, os._exit) is taken back by the next one that looks.
- * Guarded by flock() on the object, which the kernel drops with its holder. A fresh object is all zeros, which is its valid
- * empty state. The last process that ends in order removes the object.
+ * Device memory that all processes of a session use, in POSIX shared memory: one slot per process, named by pid and start
+ * time, so that the share of a process that died without a word (SIGKILL, os._exit) is taken back by the next one that
+ * looks. Guarded by flock() on the object, which the kernel drops with its holder. A fresh object is all zeros, which is its
+ * valid empty state. The last process that ends in order removes the object.
  */
 #include <errno.h>
 #include <fcntl.h>

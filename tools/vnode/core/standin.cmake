@@ -38,6 +38,10 @@ function(vnode_standin)
     set(node "${A_SONAME}")
   endif()
 
+  if(NOT A_IMPORTS)
+    set(A_IMPORTS "-") # an empty argument would be dropped
+  endif()
+
   add_library(${A_NAME}_objects OBJECT ${A_SOURCES})
   # What is visible is decided by the version script alone: the vendor's headers declare no visibility.
   set_target_properties(${A_NAME}_objects PROPERTIES C_VISIBILITY_PRESET default)

@@ -57,18 +57,20 @@ void vnode_say_once(const char *key, const char *format, ...) {
 }
 
 _Noreturn void vnode_trap(const char *function) {
-  vnode_say("%s is not implemented by the virtual node; the job cannot go on. Leave out the feature that calls it, or run on "
-            "a real GPU",
-            function);
+  vnode_say(
+      "%s is not implemented by the virtual node; the job cannot go on. Leave out the feature that calls it, or run on "
+      "a real GPU",
+      function);
   abort();
 }
 
 void vnode_unhandled_kernel(const char *kernel) {
   atomic_fetch_add_explicit(&unhandled_count, 1, memory_order_relaxed);
   if (vnode_config()->unhandled_fatal) {
-    vnode_say("kernel without a CPU implementation: %s; its result would be wrong. Custom CUDA, Triton and CUTLASS kernels do "
-              "not run here; B200OPT_VNODE_UNHANDLED=warn skips them",
-              kernel);
+    vnode_say(
+        "kernel without a CPU implementation: %s; its result would be wrong. Custom CUDA, Triton and CUTLASS kernels do "
+        "not run here; B200OPT_VNODE_UNHANDLED=warn skips them",
+        kernel);
     abort();
   }
   vnode_say_once(kernel, "kernel without a CPU implementation skipped, numbers are wrong from here: %s", kernel);

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Driver API: streams, events, host functions, memory operations, modules and launches. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+/* ------------------------------------------------------------------------------------------- streams */
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+  VNODE_DRIVER_READY();
+  if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_cuda_status(vnode_stream_create(flags, priority, (struct vnode_stream **)stream));
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+  return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  VNODE_DRIVER_READY();
+  return vnode_handle_status(vnode_stream_destroy(vnode_stream_of(stream)));
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  VNODE_DRIVER_READY();
+  return vnode_handle_status(vnode_stream_synchronize(vnode_stream_of(stream)));
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  VNODE_DRIVER_READY();
+  if (vnode_stream_id(vnode_stream_of(stream)) < 0)
+    return CUDA_ERROR_INVALID_HANDLE;
+  return vnode_stream_idle(vnode_stream_of(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamGetFlags(CUstream stream, unsigned int *flags) {
+  VNODE_DRIVER_READY();
+  if (!flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_stream_info(vnode_stream_of(stream), flags, NULL, NULL) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuStreamGetPriority(CUstream stream, int *priority) {
+  VNODE_DRIVER_READY();
+  if (!priority)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_stream_info(vnode_stream_of(stream), NULL, priority, NULL) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
+  VNODE_DRIVER_READY();
+  int found = vnode_stream_id(vnode_stream_of(stream));
+  if (!id)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (found < 0)
+    return CUDA_ERROR_INVALID_HANDLE;
+  *id = (unsigned long long)found;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+  VNODE_DRIVER_READY();
+  int device = 0;
+  if (!context)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!vnode_stream_info(vnode_stream_of(stream), NULL, NULL, &device))
+    return CUDA_ERROR_INVALID_HANDLE;
+  return cuDevicePrimaryCtxRetain(context, device);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+  VNODE_DRIVER_READY();
+  if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_handle_status(vnode_event_wait(vnode_stream_of(stream), vnode_event_of(event)));
+}
+
+/* Graph capture is not there yet, so no stream ever captures. */
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  VNODE_DRIVER_READY();
+  if (!status)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (vnode_stream_id(vnode_stream_of(stream)) < 0)
+    return CUDA_ERROR_INVALID_HANDLE;
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count) {
+  (void)id;
+  (void)graph;
+  (void)dependencies;
+  (void)edges;
+  if (count)
+    *count = 0;
+  return cuStreamIsCapturing(stream, status);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  static _Thread_local CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  VNODE_DRIVER_READY();
+  if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUstreamCaptureMode previous = own;
+  own = *mode;
+  *mode = previous;
+  return CUDA_SUCCESS;
+}
+
+struct host_call {
+  CUhostFn function;
+  void *data;
+};
+
+static void run_host_call(void *args) {
+  const struct host_call *call = args;
+  call->function(call->data);
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
+  VNODE_DRIVER_READY();
+  if (!function)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct host_call call = {.function = function, .data = data};
+  return vnode_handle_status(
+      vnode_stream_submit(vnode_stream_of(stream), "host function", run_host_call, &call, sizeof call));
+}
+
+struct value_write {
+  void *at;
+  uint32_t value;
+};
+
+static void run_value_write(void *args) {
+  const struct value_write *write = args;
+  __atomic_store_n((uint32_t *)write->at, write->value, __ATOMIC_SEQ_CST);
+}
+
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+  VNODE_DRIVER_READY();
+  if (at % sizeof value || flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ||
+      !vnode_is_known(vnode_pointer(at), sizeof value))
+    return CUDA_ERROR_INVALID_VALUE;
+  struct value_write write = {.at = vnode_pointer(at), .value = value};
+  return vnode_handle_status(
+      vnode_stream_submit(vnode_stream_of(stream), "write value", run_value_write, &write, sizeof write));
+}
+
+/* The stream cannot wait for a later call of this thread in eager order, so a value that is not there yet is refused:
+   waiting would hang a correct program. */
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+  VNODE_DRIVER_READY();
+  if (at % sizeof value || !vnode_is_known(vnode_pointer(at), sizeof value))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (vnode_stream_id(vnode_stream_of(stream)) < 0)
+    return CUDA_ERROR_INVALID_HANDLE;
+  uint32_t now = __atomic_load_n((uint32_t *)vnode_pointer(at), __ATOMIC_SEQ_CST);
+  bool there = false;
+  switch (flags & 3u) {
+  case CU_STREAM_WAIT_VALUE_GEQ:
+    there = (int32_t)(now - value) >= 0;
+    break;
+  case CU_STREAM_WAIT_VALUE_EQ:
+    there = now == value;
+    break;
+  case CU_STREAM_WAIT_VALUE_AND:
+    there = now & value;
+    break;
+  default:
+    there = ~(now | value);
+  }
+  if (there)
+    return CUDA_SUCCESS;
+  vnode_say_once("cuStreamWaitValue32",
+                 "cuStreamWaitValue32 on a value that is not written yet is not supported in eager order");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ------------------------------------------------------------------------------------------- events */
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+  VNODE_DRIVER_READY();
+  static const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (!event || flags & ~known || (flags & (CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING)) == CU_EVENT_INTERPROCESS)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_cuda_status(vnode_event_create(flags, (struct vnode_event **)event));
+}
+
+CUresult cuEventDestroy_v2(CUevent event) {
+  VNODE_DRIVER_READY();
+  return vnode_handle_status(vnode_event_destroy(vnode_event_of(event)));
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+  VNODE_DRIVER_READY();
+  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_handle_status(vnode_event_record(vnode_event_of(event), vnode_stream_of(stream)));
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return cuEventRecordWithFlags(event, stream, 0);
+}
+
+CUresult cuEventQuery(CUevent event) {
+  VNODE_DRIVER_READY();
+  return vnode_event_done(vnode_event_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  VNODE_DRIVER_READY();
+  return vnode_handle_status(vnode_event_synchronize(vnode_event_of(event)));
+}
+
+CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
+  VNODE_DRIVER_READY();
+  if (!ms)
+    return CUDA_ERROR_INVALID_VALUE;
+  return vnode_handle_status(vnode_event_elapsed(vnode_event_of(start), vnode_event_of(end), ms));
+}
+
+#undef cuEventElapsedTime
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end);
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(ms, start, end);
+}
+
+/* ------------------------------------------------------------------------------------------- modules and launches */
+
+/* Device code cannot run, but loading it must not fail: a program loads much that it never launches. A function is its name.
+ */
+struct function {
+  char *name;
+  struct function *next;
+};
+static struct function *functions; /* for as long as the process lives: handles have no owner */
+static pthread_mutex_t functions_lock = PTHREAD_MUTEX_INITIALIZER;
+static char some_module;
+
+static CUresult load_module(CUmodule *module, const void *image) {
+  VNODE_DRIVER_READY();
+  if (!module || !image)
+    return CUDA_ERROR_INVALID_VALUE;
+  *module = (CUmodule)(void *)&some_module;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+  return load_module(module, path);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+  return load_module(module, image);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
+  (void)count;
+  (void)options;
+  (void)values;
+  return load_module(module, image);
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  VNODE_DRIVER_READY();
+  return module == (CUmodule)(void *)&some_module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
+  VNODE_DRIVER_READY();
+  if (!out || !name)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (module != (CUmodule)(void *)&some_module)
+    return CUDA_ERROR_INVALID_HANDLE;
+  pthread_mutex_lock(&functions_lock);
+  struct function *function = functions;
+  while (function && strcmp(function->name, name))
+    function = function->next;
+  if (!function && (function = malloc(sizeof *function))) {
+    *function = (struct function){.name = strdup(name), .next = functions};
+    if (function->name) {
+      functions = function;
+    } else {
+      free(function);
+      function = NULL;
+    }
+  }
+  pthread_mutex_unlock(&functions_lock);
+  *out = (CUfunction)(void *)function;
+  return function ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+  VNODE_DRIVER_READY();
+  if (!value || !function || attribute >= CU_FUNC_ATTRIBUTE_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
+  *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  VNODE_DRIVER_READY();
+  (void)attribute;
+  (void)value;
+  return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
+  VNODE_DRIVER_READY();
+  (void)config;
+  return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult launch(CUfunction function, CUstream stream) {
+  VNODE_DRIVER_READY();
+  if (!function || vnode_stream_id(vnode_stream_of(stream)) < 0)
+    return CUDA_ERROR_INVALID_HANDLE;
+  vnode_unhandled_kernel(((struct function *)(void *)function)->name);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                        CUstream stream, void **parameters, void **extra) {
+  (void)shared_bytes;
+  (void)parameters;
+  (void)extra;
+  if (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z)
+    return CUDA_ERROR_INVALID_VALUE;
+  return launch(function, stream);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
+  (void)parameters;
+  (void)extra;
+  return config ? launch(function, config->hStream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                                   unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                                   unsigned int shared_bytes, CUstream stream, void **parameters) {
+  return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, NULL);
+}

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# The runtime, driver and NVML stand-ins.
+set(runtime_dir ${CMAKE_CURRENT_LIST_DIR})
+
+# There is no real libcuda.so.1 on a machine without a GPU: its names are those that cuda.h declares, in its three readings
+# (current names, per-thread default stream, old binary interfaces), and a few that are declared elsewhere.
+set(driver_names "${VNODE_OUTPUT}/libcuda.txt")
+list(GET B200_WHEEL_INCLUDE 0 wheel_cuda_include)
+set(driver_name_list cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy
+                     cuProfilerInitialize cuProfilerStart cuProfilerStop)
+file(WRITE "${VNODE_OUTPUT}/cuda_names.c" "#include <cuda.h>\n")
+foreach(reading "" -DCUDA_API_PER_THREAD_DEFAULT_STREAM -D__CUDA_API_VERSION_INTERNAL)
+  execute_process(COMMAND ${CMAKE_C_COMPILER} -E -P ${reading} "-I${wheel_cuda_include}" "${VNODE_OUTPUT}/cuda_names.c"
+                  OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "CUresult +cu[A-Za-z0-9_]+ *\\(" found "${text}")
+  list(TRANSFORM found REPLACE "CUresult +(cu[A-Za-z0-9_]+) *\\(" "\\1")
+  list(APPEND driver_name_list ${found})
+endforeach()
+list(REMOVE_DUPLICATES driver_name_list)
+list(JOIN driver_name_list "\n" driver_name_text)
+file(CONFIGURE OUTPUT "${driver_names}" CONTENT "${driver_name_text}\n")
+
+vnode_standin(NAME vnode_cudart SONAME libcudart.so.13 VERSIONED EXPORTS_FROM libcudart.so.13
+  SOURCES ${runtime_dir}/cudart_device.c ${runtime_dir}/cudart_memory.c ${runtime_dir}/cudart_stream.c
+          ${runtime_dir}/cudart_launch.c ${runtime_dir}/cudart_aten.c ${runtime_dir}/common.c)
+
+vnode_standin(NAME vnode_cuda SONAME libcuda.so.1 EXPORTS_LIST "${driver_names}" IMPORTS "^cu[A-Z]"
+  SOURCES ${runtime_dir}/driver.c ${runtime_dir}/driver_memory.c ${runtime_dir}/driver_virtual.c ${runtime_dir}/driver_pool.c
+          ${runtime_dir}/driver_stream.c ${runtime_dir}/common.c)
+
+# NVML has no list to follow: what is not here is missing, which its users are made for.
+add_library(vnode_nvml SHARED ${runtime_dir}/nvml.c ${runtime_dir}/common.c)
+set_target_properties(vnode_nvml PROPERTIES
+  PREFIX "" SUFFIX "" OUTPUT_NAME libnvidia-ml.so.1 NO_SONAME ON C_VISIBILITY_PRESET default
+  LIBRARY_OUTPUT_DIRECTORY "${VNODE_OUTPUT}" BUILD_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN"
+  LINK_DEPENDS ${runtime_dir}/nvml.map)
+target_include_directories(vnode_nvml SYSTEM PRIVATE ${B200_WHEEL_INCLUDE})
+target_link_libraries(vnode_nvml PRIVATE b200_flags b200vnode)
+target_link_options(vnode_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1 "-Wl,--version-script=${runtime_dir}/nvml.map"
+                    -Wl,-z,defs,-z,now,-z,relro)
