@@ -24,17 +24,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 VOCAB = 256
 HEAD_WIDTH = 32
 ATTENTION = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "math": SDPBackend.MATH,
+    "flash": torch.backends.cuda.enable_flash_sdp,
+    "efficient": torch.backends.cuda.enable_mem_efficient_sdp,
+    "cudnn": torch.backends.cuda.enable_cudnn_sdp,
+    "math": torch.backends.cuda.enable_math_sdp,
 }
 
 
@@ -166,9 +165,10 @@ def gradient_sync(model, args, last):
     return contextlib.nullcontext()
 
 
-def attention(args):
-    """Leaves the choice of kernel to PyTorch, or makes it."""
-    return contextlib.nullcontext() if args.sdpa == "auto" else sdpa_kernel(ATTENTION[args.sdpa])
+def choose_attention(name):
+    """Leaves the choice of the attention kernel to PyTorch, or allows one only."""
+    for other, allow in ATTENTION.items():
+        allow(name in ("auto", other))
 
 
 def full(tensor):
@@ -196,6 +196,7 @@ def main():
     if args.mode != "single":
         dist.init_process_group("nccl" if args.device == "cuda" else "gloo", device_id=device if args.device == "cuda" else None)
 
+    choose_attention(args.sdpa)
     torch.manual_seed(args.seed)
     text = read_text(args.text_mb)
     model = GPT(args).to(device)
@@ -224,7 +225,7 @@ def main():
         for micro in range(args.accum):
             x, y = get_batch(text, args, step, micro, rank, world, device)
             with gradient_sync(model, args, micro == args.accum - 1):
-                with attention(args), autocast:
+                with autocast:
                     logits = model(x)
                 part = F.cross_entropy(logits.float().view(-1, VOCAB), y.reshape(-1)) / args.accum
                 part.backward()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face Trainer with FSDP on a small Llama made from its configuration; no hub, random weights.
+
+    torchrun --nproc-per-node 2 hf_trainer.py --fsdp-version 2 --steps 10 --dir DIR --out losses.json
+"""
+import argparse
+import json
+import pathlib
+import sysconfig
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+
+class Windows(torch.utils.data.Dataset):
+    def __init__(self, seq):
+        text = b"".join(p.read_bytes() for p in sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:10])
+        self.ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+        self.seq = seq
+
+    def __len__(self):
+        return len(self.ids) // self.seq - 1
+
+    def __getitem__(self, i):
+        ids = self.ids[i * self.seq : (i + 1) * self.seq]
+        return {"input_ids": ids, "labels": ids}
+
+
+class Keep(TrainerCallback):
+    """The Trainer's own lines round the figures; this keeps what it logged."""
+
+    def __init__(self):
+        self.losses, self.norms = [], []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs:
+            self.losses.append(float(logs["loss"]).hex())
+            self.norms.append(float(logs["grad_norm"]).hex())
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--fsdp-version", type=int, choices=[1, 2], default=1)
+    p.add_argument("--steps", type=int, default=10)
+    p.add_argument("--seq", type=int, default=64)
+    p.add_argument("--dir", required=True, help="the Trainer's output folder")
+    p.add_argument("--out", type=pathlib.Path, required=True)
+    args = p.parse_args()
+
+    set_seed(0)
+    config = LlamaConfig(vocab_size=256, hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, max_position_embeddings=args.seq, use_cache=False)
+    model = LlamaForCausalLM(config)
+    fsdp = {"fsdp_version": args.fsdp_version, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    if args.fsdp_version == 2:
+        fsdp["reshard_after_forward"] = True
+    training = TrainingArguments(
+        output_dir=args.dir, max_steps=args.steps, per_device_train_batch_size=4, learning_rate=3e-4, bf16=True, seed=0,
+        logging_steps=1, logging_nan_inf_filter=False, save_strategy="no", report_to=[], disable_tqdm=True,
+        dataloader_num_workers=1, fsdp="full_shard auto_wrap", fsdp_config=fsdp,
+    )
+    keep = Keep()
+    trainer = Trainer(model=model, args=training, train_dataset=Windows(args.seq), callbacks=[keep])
+    trainer.train()
+    if trainer.is_world_process_zero():
+        args.out.write_text(json.dumps({"losses": keep.losses, "grad_norms": keep.norms, "wrapper": type(trainer.model_wrapped).__name__}))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preloading the library, off or observing, changes nothing that a training job computes, prints or returns."""
+import pytest
+
+from conftest import stable_lines
+from matrix import CLIENTS, LONG_CLIENTS
+
+CLIENT_PARAMETERS = [pytest.param(job, id=job.name) for job in CLIENTS] + [
+    pytest.param(job, id=job.name, marks=pytest.mark.long) for job in LONG_CLIENTS
+]
+
+
+def own_lines(text):
+    """What libb200opt.so said."""
+    return [line for line in text.splitlines() if line.startswith("b200opt:")]
+
+
+def assert_same(lab, job, arm):
+    bare, preloaded = lab.good(job, "bare"), lab.run(job, arm)
+    assert preloaded.status == bare.status, preloaded.explain()
+    assert len(bare.result["losses"]) > 1, "the job reported no losses"
+    for figure in ("losses", "grad_norms"):
+        assert preloaded.result.get(figure) == bare.result.get(figure), f"{figure} differ in bits"
+    assert stable_lines(preloaded.stdout) == stable_lines(bare.stdout)
+    assert own_lines(preloaded.stderr) == []
+
+
+@pytest.mark.parametrize("arm", ["off", "observe"])
+@pytest.mark.parametrize("job", CLIENT_PARAMETERS)
+def test_client_is_unchanged(lab, job, arm):
+    assert_same(lab, job, arm)
+
+
+@pytest.mark.parametrize("job", CLIENT_PARAMETERS)
+def test_observing_leaves_a_log_of_every_rank(lab, job):
+    logs = lab.good(job, "observe").logs()
+    assert sorted(logs) == list(range(job.world))
+    for records in logs.values():
+        assert records[0]["t"] == "header" and records[-1]["t"] == "end"
+        assert not [r for r in records if r["t"] == "warn"]
