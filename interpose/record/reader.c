@@ -454,6 +454,8 @@ static void read_log(struct b200_logs *logs, const char *path) {
     take_line(&reading, text, (size_t)length, complete);
   }
   log->partial = !reading.ended;
+  if (!log->header)
+    note(logs, "%s: no header: its process ended before it wrote one", path);
   if (reading.generation_count)
     choose_generation(&reading);
   free(reading.generations);

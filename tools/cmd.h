@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs of the command, and what they share. Each verb gets argv from its own name on and returns the exit status.
+ * Errors are one line on stderr, "b200opt: …". Single-threaded.
+ */
+#ifndef B200_TOOLS_CMD_H
+#define B200_TOOLS_CMD_H
+
+#include <argp.h>
+#include <stdbool.h>
+
+enum b200_exit {
+  B200_EXIT_OK = 0,
+  B200_EXIT_FINDING = 1,     /* report: a difference; doctor: a problem */
+  B200_EXIT_USAGE = 2,       /* wrong arguments, or wrong variables with B200OPT_STRICT=1 */
+  B200_EXIT_UNAVAILABLE = 3, /* what the verb needs is missing: a library, PyTorch, logs, a process */
+  B200_EXIT_CANNOT_RUN = 126,
+  B200_EXIT_NOT_FOUND = 127,
+};
+
+int cmd_run(int argc, char **argv);
+int cmd_dryrun(int argc, char **argv);
+int cmd_report(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
+
+/* "b200opt: …\n" on stderr. */
+void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, then exit(status). */
+_Noreturn void cmd_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* argp_parse() with one-line messages. ARGP_IN_ORDER in `flags` for verbs that take a command. Returns B200_EXIT_OK, or
+   B200_EXIT_USAGE after a message. */
+int cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+
+#endif

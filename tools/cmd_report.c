@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/cmd.h"
+#include "tools/report/model.h"
+#include "tools/report/text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char doc[] = "Say what a job did, from the logs in LOGDIR.\n"
+                          "\n"
+                          "Reads every *.jsonl below LOGDIR (those of libb200opt.so, and the virtual node's own count) and, "
+                          "for losses that no log "
+                          "has, every *.out (what the job printed). Counts are sums over all ranks. A log of a job that was "
+                          "killed or still runs is "
+                          "right about what it contains."
+                          "\v"
+                          "WITH --against\n"
+                          "  LOGDIR and DIR are put side by side: counts by GEMM role and shape, collectives\n"
+                          "  and device memory, and the printed losses. \"bit-identical\" means that every\n"
+                          "  loss printed by both at the same step has the same value.\n"
+                          "\n"
+                          "OUTPUT\n"
+                          "  Text of at most 100 columns in ASCII, or with --json one object; its keys are\n"
+                          "  documented in tools/report/KEYS.md.\n"
+                          "\n"
+                          "EXIT STATUS\n"
+                          "  0  read (logs may be partial); with --against, equal in every count and loss\n"
+                          "  1  with --against, something differs; or the node's own count differs\n"
+                          "  2  wrong arguments\n"
+                          "  3  there is nothing to read\n"
+                          "\n"
+                          "EXAMPLES\n"
+                          "  b200opt report b200opt-logs\n"
+                          "  b200opt report demo/preloaded --against demo/bare\n"
+                          "  b200opt report --json logs | python3 -m json.tool";
+
+static const struct argp_option options[] = {
+    {"against", 'a', "DIR", 0, "Compare with the logs in DIR", 0},
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"run", 'r', "NAME", 0, "The run to report (default: the newest in LOGDIR)", 0},
+    {0},
+};
+
+struct arguments {
+  const char *folder, *against, *run, *extra;
+  bool json;
+};
+
+static error_t parse(int key, char *value, struct argp_state *state) {
+  struct arguments *arguments = state->input;
+  switch (key) {
+  case 'a':
+    arguments->against = value;
+    return 0;
+  case 'j':
+    arguments->json = true;
+    return 0;
+  case 'r':
+    arguments->run = value;
+    return 0;
+  case ARGP_KEY_ARG:
+    if (arguments->folder)
+      arguments->extra = value;
+    else
+      arguments->folder = value;
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static void read_folder(const char *folder, struct b200_logs *logs) {
+  int error = b200_logs_read(folder, logs);
+  if (error)
+    cmd_fail(B200_EXIT_UNAVAILABLE, "report: cannot read '%s': %s", folder, strerror(error));
+}
+
+static json_t *make_arm(const char *folder, const struct b200_logs *logs, const char *run, enum loss_source losses) {
+  json_t *arm = report_arm(logs, run, losses);
+  if (!arm && run)
+    cmd_fail(B200_EXIT_UNAVAILABLE, "report: '%s' has no run named '%s'", folder, run);
+  if (!arm)
+    cmd_fail(B200_EXIT_UNAVAILABLE, "report: '%s' has no logs of b200opt (*.jsonl) and no output with losses (*.out)",
+             folder);
+  return arm;
+}
+
+static void add_notes(json_t *notes, const struct b200_logs *logs) {
+  for (size_t i = 0; i < logs->note_count; i++)
+    json_array_append_new(notes, json_string(logs->notes[i]));
+}
+
+static json_t *make_report(const struct arguments *arguments) {
+  struct b200_logs logs, against_logs = {0};
+  read_folder(arguments->folder, &logs);
+  if (arguments->against)
+    read_folder(arguments->against, &against_logs);
+  /* Losses are compared from the same kind of source on both sides where that is possible. */
+  bool output = arguments->against && report_has_output(&logs) && report_has_output(&against_logs);
+  enum loss_source losses = output ? LOSS_FROM_OUTPUT_FIRST : LOSS_FROM_LOG_FIRST;
+  json_t *arm = make_arm(arguments->folder, &logs, arguments->run, losses);
+  json_t *report = json_pack("{si ss sO so}", "format", 1, "b200opt", B200_VERSION, "report", arm, "notes", json_array());
+  const json_t *node = json_object_get(arm, "node");
+  json_object_set_new(report, "node_check", json_is_object(node) ? report_compare_counts(node, arm) : json_null());
+  json_object_set_new(report, "against", json_null());
+  json_object_set_new(report, "comparison", json_null());
+  add_notes(json_object_get(report, "notes"), &logs);
+  if (arguments->against) {
+    json_t *against = make_arm(arguments->against, &against_logs, NULL, losses);
+    json_object_set_new(report, "comparison", report_compare(against, arm));
+    json_object_set_new(report, "against", against);
+    add_notes(json_object_get(report, "notes"), &against_logs);
+  }
+  json_decref(arm);
+  b200_logs_free(&logs);
+  b200_logs_free(&against_logs);
+  return report;
+}
+
+/* True when a part that compares is there and found a difference. */
+static bool differs(const json_t *report, const char *part) {
+  const json_t *comparison = json_object_get(report, part);
+  return json_is_object(comparison) && !json_is_true(json_object_get(comparison, "equal"));
+}
+
+int cmd_report(int argc, char **argv) {
+  static const struct argp argp = {.options = options, .parser = parse, .args_doc = "LOGDIR", .doc = doc};
+  struct arguments arguments = {0};
+  int status = cmd_parse(&argp, argc, argv, 0, &arguments);
+  if (status != B200_EXIT_OK)
+    return status;
+  if (!arguments.folder)
+    cmd_fail(B200_EXIT_USAGE, "report: a log folder is missing; see b200opt report --help");
+  if (arguments.extra)
+    cmd_fail(B200_EXIT_USAGE, "report: one log folder is enough, '%s' is too much; see b200opt report --help",
+             arguments.extra);
+  json_t *report = make_report(&arguments);
+  if (arguments.json) {
+    json_dumpf(report, stdout, JSON_INDENT(1));
+    putchar('\n');
+  } else {
+    report_print(stdout, report, isatty(STDOUT_FILENO));
+  }
+  status = differs(report, "comparison") || differs(report, "node_check") ? B200_EXIT_FINDING : B200_EXIT_OK;
+  json_decref(report);
+  if (fflush(stdout) != 0)
+    cmd_fail(B200_EXIT_UNAVAILABLE, "report: cannot write the report");
+  return status;
+}

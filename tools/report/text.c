@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/report/text.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COLUMNS 100
+#define SHAPES_SHOWN 8
+#define POINTS_SHOWN 10
+#define STACKS_SHOWN 5
+
+struct text {
+  FILE *out;
+  bool colour;
+};
+
+/* ---- values as text, in a caller's buffer */
+
+struct value {
+  char text[40];
+};
+
+static const char *string(const json_t *row, const char *name) {
+  const char *value = json_string_value(json_object_get(row, name));
+  return value ? value : "";
+}
+
+static int64_t number(const json_t *row, const char *name) {
+  return json_integer_value(json_object_get(row, name));
+}
+
+static double real(const json_t *row, const char *name) {
+  const json_t *value = json_object_get(row, name);
+  return json_is_string(value) ? strtod(json_string_value(value), NULL) : json_number_value(value);
+}
+
+/* 1234567 as 1,234,567. */
+static struct value grouped(int64_t number_) {
+  struct value value;
+  char digits[24];
+  size_t used = 0;
+  int length = snprintf(digits, sizeof(digits), "%" PRId64, number_);
+  for (int i = 0; i < length; i++) {
+    if (i && digits[i - 1] != '-' && (length - i) % 3 == 0)
+      value.text[used++] = ',';
+    value.text[used++] = digits[i];
+  }
+  value.text[used] = '\0';
+  return value;
+}
+
+static struct value scaled(double amount, double base, const char *const *units) {
+  struct value value;
+  while (fabs(amount) >= base && units[1]) {
+    amount /= base;
+    units++;
+  }
+  snprintf(value.text, sizeof(value.text), amount == floor(amount) && amount < 1e4 ? "%.0f %s" : "%.2f %s", amount, *units);
+  return value;
+}
+
+static struct value bytes(int64_t amount) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", NULL};
+  return scaled((double)amount, 1024, units);
+}
+
+static struct value flops(int64_t amount) {
+  static const char *const units[] = {"", "k", "M", "G", "T", "P", "E", NULL};
+  return scaled((double)amount, 1000, units);
+}
+
+static struct value seconds(double amount) {
+  struct value value;
+  snprintf(value.text, sizeof(value.text), amount < 1 ? "%.1f ms" : "%.3f s", amount < 1 ? amount * 1e3 : amount);
+  return value;
+}
+
+/* ---- lines */
+
+static void heading(const struct text *text, const char *title) {
+  fprintf(text->out, "\n%s%s%s\n", text->colour ? "\033[1m" : "", title, text->colour ? "\033[0m" : "");
+}
+
+/* "label    value", the value wrapped between words to the width. */
+static void line(const struct text *text, const char *label, const char *value) {
+  int column = fprintf(text->out, "%-10s", label);
+  const int start = column;
+  while (*value) {
+    int word = (int)strcspn(value, " ");
+    if (column > start && column + 1 + word > COLUMNS) {
+      fprintf(text->out, "\n%*s", start, "");
+      column = start;
+    }
+    column += fprintf(text->out, "%s%.*s", column > start ? " " : "", word, value);
+    value += word;
+    value += strspn(value, " ");
+  }
+  fputc('\n', text->out);
+}
+
+static const char *counted_by(const json_t *arm) {
+  const char *who = string(arm, "counted_by");
+  if (strcmp(who, "b200opt") == 0)
+    return "libb200opt.so";
+  return strcmp(who, "node") == 0 ? "the virtual node" : "nobody (only its output is there)";
+}
+
+static char *joined(const json_t *object, const char *between) {
+  char *list = calloc(1, 1);
+  const char *name;
+  json_t *value;
+  json_object_foreach((json_t *)object, name, value) {
+    char *shown =
+        json_is_string(value) ? strdup(json_string_value(value)) : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    size_t room = strlen(list) + strlen(name) + strlen(shown ? shown : "") + strlen(between) + 8;
+    char *longer = malloc(room);
+    if (!longer || !shown)
+      abort();
+    snprintf(longer, room, "%s%s%s%s%s", list, *list ? ", " : "", name, between, shown);
+    free(shown);
+    free(list);
+    list = longer;
+  }
+  return list;
+}
+
+static void print_joined(const struct text *text, const char *label, const json_t *object, const char *between) {
+  if (!json_object_size(object))
+    return;
+  char *list = joined(object, between);
+  line(text, label, list);
+  free(list);
+}
+
+static void print_head(const struct text *text, const json_t *arm) {
+  char value[512];
+  const json_t *logs = json_object_get(arm, "logs");
+  snprintf(value, sizeof(value), "%s%s%s%s%" PRId64 " rank%s%s%s, counted by %s", string(arm, "run"),
+           *string(arm, "arm") ? " (arm " : "", string(arm, "arm"), *string(arm, "arm") ? "), " : "", number(arm, "ranks"),
+           number(arm, "ranks") == 1 ? "" : "s", *string(arm, "host") ? " on " : "", string(arm, "host"), counted_by(arm));
+  line(text, "run", value);
+  snprintf(value, sizeof(value), "%s%s", *string(arm, "gpu") ? string(arm, "gpu") : "unknown",
+           json_is_true(json_object_get(arm, "virtual_node")) ? "; virtual node: times are this machine's" : "");
+  line(text, "gpu", value);
+  print_joined(text, "versions", json_object_get(arm, "versions"), " ");
+  print_joined(text, "config", json_object_get(arm, "config"), "=");
+  print_joined(text, "nccl", json_object_get(arm, "nccl_env"), "=");
+  snprintf(value, sizeof(value), "%" PRId64 " of the library, %" PRId64 " of the node%s", number(logs, "library"),
+           number(logs, "node"), number(logs, "partial") ? "" : ", all complete");
+  line(text, "logs", value);
+  if (number(logs, "partial")) {
+    snprintf(value, sizeof(value), "%" PRId64 " of these end without their last line: killed, or still running",
+             number(logs, "partial"));
+    line(text, "partial", value);
+  }
+  if (json_array_size(json_object_get(arm, "runs")) > 1)
+    line(text, "", "the folder has more runs; --run NAME chooses");
+}
+
+static void print_steps(const struct text *text, const json_t *arm) {
+  char value[256];
+  const json_t *steps = json_object_get(arm, "steps"), *rate = json_object_get(arm, "tokens_per_s");
+  if (json_is_object(steps)) {
+    snprintf(value, sizeof(value), "%" PRId64 " of %" PRId64 " %s%s; first %s, then median %s, p10 %s, p90 %s",
+             number(steps, "count"), number(steps, "period"),
+             strcmp(string(steps, "source"), "gemm") == 0 ? "GEMMs" : "collectives",
+             strcmp(string(steps, "source"), "told") == 0 ? " (as told)" : "", seconds(real(steps, "first_s")).text,
+             seconds(real(steps, "median_s")).text, seconds(real(steps, "p10_s")).text, seconds(real(steps, "p90_s")).text);
+    line(text, "steps", value);
+  } else {
+    line(text, "steps",
+         strcmp(string(arm, "counted_by"), "b200opt") == 0 ? "none detected" : "not detected without the library");
+  }
+  if (!json_is_object(rate)) {
+    line(text, "tokens/s", "unknown: the job prints none, and there are no steps to infer it from");
+  } else if (strcmp(string(rate, "source"), "printed") == 0) {
+    snprintf(value, sizeof(value), "%.1f, median of what the job printed", real(rate, "value"));
+    line(text, "tokens/s", value);
+  } else {
+    snprintf(value, sizeof(value),
+             "%.1f, inferred: %s tokens a step and rank (n of most forward GEMMs; too low with gradient accumulation)",
+             real(rate, "value"), grouped(number(rate, "tokens_per_rank_step")).text);
+    line(text, "tokens/s", value);
+  }
+}
+
+/* ---- loss */
+
+/* One character per column for the mean of its share of the series; '!' where it is not finite. */
+static void print_curve(const struct text *text, const json_t *series) {
+  static const char levels[] = "_.-=+*#%@";
+  size_t count = json_array_size(series), width = count < 80 ? count : 80;
+  double least = INFINITY, most = -INFINITY;
+  for (size_t i = 0; i < count; i++) {
+    double loss = real(json_array_get(series, i), "loss");
+    least = isfinite(loss) && loss < least ? loss : least;
+    most = isfinite(loss) && loss > most ? loss : most;
+  }
+  fprintf(text->out, "%-10s", "curve");
+  for (size_t column = 0; column < width; column++) {
+    size_t from = column * count / width, to = (column + 1) * count / width;
+    double sum = 0;
+    for (size_t i = from; i < to; i++)
+      sum += real(json_array_get(series, i), "loss");
+    double mean = sum / (double)(to - from);
+    double place = most > least ? (mean - least) / (most - least) : 0;
+    fputc(isfinite(mean) ? levels[(int)(place * (double)(sizeof(levels) - 2) + 0.5)] : '!', text->out);
+  }
+  fputc('\n', text->out);
+}
+
+static void print_points(const struct text *text, const json_t *series) {
+  size_t count = json_array_size(series), shown = count < POINTS_SHOWN ? count : POINTS_SHOWN;
+  fprintf(text->out, "%-10s", "step");
+  for (size_t i = 0; i < shown; i++)
+    fprintf(text->out, " %8" PRId64, number(json_array_get(series, shown > 1 ? i * (count - 1) / (shown - 1) : 0), "step"));
+  fprintf(text->out, "\n%-10s", "loss");
+  for (size_t i = 0; i < shown; i++)
+    fprintf(text->out, " %8.4f", real(json_array_get(series, shown > 1 ? i * (count - 1) / (shown - 1) : 0), "loss"));
+  fputc('\n', text->out);
+}
+
+static void print_loss(const struct text *text, const json_t *arm) {
+  char value[256];
+  const json_t *loss = json_object_get(arm, "loss");
+  if (!json_is_object(loss)) {
+    line(text, "loss", "the job printed none that was recognised");
+    return;
+  }
+  snprintf(value, sizeof(value), "%.6g -> %.6g, lowest %.6g at step %" PRId64 "; %" PRId64 " values from %s",
+           real(loss, "first"), real(loss, "last"), real(loss, "min"), number(loss, "min_step"), number(loss, "count"),
+           strcmp(string(loss, "source"), "log") == 0 ? "the log" : "the job's output");
+  line(text, "loss", value);
+  print_curve(text, json_object_get(loss, "series"));
+  print_points(text, json_object_get(loss, "series"));
+}
+
+/* ---- tables */
+
+static void print_gemms(const struct text *text, const json_t *gemm) {
+  size_t i;
+  json_t *row;
+  heading(text, "GEMMs by role, all ranks");
+  fprintf(text->out, "  %-10s %14s %14s %8s\n", "role", "calls", "FLOPs", "share");
+  json_array_foreach(json_object_get(gemm, "roles"), i, row) {
+    fprintf(text->out, "  %-10s %14s %14s %7.1f%%\n", string(row, "role"), grouped(number(row, "calls")).text,
+            flops(number(row, "flops")).text, 100 * real(row, "share"));
+  }
+  fprintf(text->out, "  %-10s %14s %14s   %s FLOPs\n", "all", grouped(number(gemm, "calls")).text,
+          flops(number(gemm, "flops")).text, grouped(number(gemm, "flops")).text);
+}
+
+static void print_shapes(const struct text *text, const json_t *gemm) {
+  const json_t *shapes = json_object_get(gemm, "shapes");
+  size_t count = json_array_size(shapes), i;
+  if (!count)
+    return;
+  heading(text, "GEMM shapes with most FLOPs (D[m x n] = op(A)[m x k] op(B)[k x n], column-major)");
+  fprintf(text->out, "  %-7s %-2s %24s %5s %12s %7s  %-14s %-10s %s\n", "role", "op", "m x n x k", "batch", "calls", "share",
+          "A B D", "compute", "epilogue");
+  for (i = 0; i < count && i < SHAPES_SHOWN; i++) {
+    const json_t *row = json_array_get(shapes, i);
+    char size[64], types[32];
+    snprintf(size, sizeof(size), "%" PRId64 " x %" PRId64 " x %" PRId64, number(row, "m"), number(row, "n"),
+             number(row, "k"));
+    snprintf(types, sizeof(types), "%s %s %s", string(row, "a"), string(row, "b"), string(row, "d"));
+    fprintf(text->out, "  %-7.7s %.1s%.1s %24s %5" PRId64 " %12s %6.1f%%  %-14s %-10s %s\n", string(row, "role"),
+            string(row, "ta"), string(row, "tb"), size, number(row, "batch"), grouped(number(row, "calls")).text,
+            100 * real(row, "share"), types, string(row, "compute"), string(row, "epilogue"));
+  }
+  if (count > SHAPES_SHOWN)
+    fprintf(text->out, "  ... %zu more shapes (--json has them all)\n", count - SHAPES_SHOWN);
+}
+
+static void print_collectives(const struct text *text, const json_t *rows) {
+  size_t i;
+  json_t *row;
+  heading(text, "Collectives, all ranks (bytes as nccl-tests counts them)");
+  if (!json_array_size(rows))
+    fprintf(text->out, "  none\n");
+  json_array_foreach(rows, i, row) {
+    if (i == 0)
+      fprintf(text->out, "  %-14s %-6s %6s %14s %14s\n", "kind", "type", "ranks", "calls", "bytes");
+    fprintf(text->out, "  %-14s %-6s %6" PRId64 " %14s %14s\n", string(row, "op"), string(row, "dtype"),
+            number(row, "nranks"), grouped(number(row, "calls")).text, bytes(number(row, "bytes")).text);
+  }
+}
+
+static void print_memory(const struct text *text, const json_t *rows) {
+  size_t i;
+  json_t *row;
+  heading(text, "Device memory by owner (bytes: the rank with most; calls: all ranks)");
+  fprintf(text->out, "  %-10s %14s %14s %12s %12s %8s\n", "owner", "at the end", "peak", "allocations", "frees", "refused");
+  json_array_foreach(rows, i, row) {
+    fprintf(text->out, "  %-10s %14s %14s %12s %12s %8s\n", string(row, "owner"), bytes(number(row, "current_bytes")).text,
+            bytes(number(row, "peak_bytes")).text, grouped(number(row, "allocs")).text, grouped(number(row, "frees")).text,
+            grouped(number(row, "failed")).text);
+  }
+}
+
+static void print_troubles(const struct text *text, const json_t *arm) {
+  size_t i;
+  json_t *row;
+  char value[512];
+  bool any = json_array_size(json_object_get(arm, "warnings")) || json_array_size(json_object_get(arm, "drops")) ||
+             json_array_size(json_object_get(arm, "oom"));
+  if (any)
+    heading(text, "Warnings");
+  json_array_foreach(json_object_get(arm, "warnings"), i, row) {
+    snprintf(value, sizeof(value), "%s (%" PRId64 " times)", string(row, "text"), number(row, "count"));
+    line(text, "  warning", value);
+  }
+  json_array_foreach(json_object_get(arm, "drops"), i, row) {
+    snprintf(value, sizeof(value), "%" PRId64 " lines of type %s were not written: sums that contain them are too low",
+             number(row, "count"), string(row, "what"));
+    line(text, "  dropped", value);
+  }
+  json_array_foreach(json_object_get(arm, "oom"), i, row) {
+    snprintf(value, sizeof(value), "rank %" PRId64 ", %s asked for %s", number(row, "rank"), string(row, "owner"),
+             bytes(number(row, "bytes")).text);
+    line(text, "  refused", value);
+  }
+  json_array_foreach(json_object_get(arm, "calls"), i, row) {
+    if (number(row, "errors") == 0)
+      continue;
+    snprintf(value, sizeof(value), "%s: %" PRId64 " of %" PRId64 " calls returned an error status", string(row, "name"),
+             number(row, "errors"), number(row, "calls"));
+    line(text, "  failed", value);
+  }
+}
+
+static void print_stacks(const struct text *text, const json_t *stacks) {
+  size_t count = json_array_size(stacks);
+  if (!count)
+    return;
+  heading(text, "Native stacks of device allocations");
+  for (size_t i = 0; i < count && i < STACKS_SHOWN; i++) {
+    char label[64];
+    const json_t *row = json_array_get(stacks, i);
+    snprintf(label, sizeof(label), "  %s, %" PRId64 " times, %s", string(row, "owner"), number(row, "count"),
+             bytes(number(row, "bytes")).text);
+    fprintf(text->out, "%s\n", label);
+    line(text, "", string(row, "frames"));
+  }
+}
+
+/* ---- comparison */
+
+static void print_pair(const struct text *text, const char *what, const json_t *row, const char *field, bool as_bytes) {
+  const json_t *values = json_object_get(row, field);
+  int64_t left = json_integer_value(json_array_get(values, 0)), right = json_integer_value(json_array_get(values, 1));
+  char difference[64] = "equal";
+  if (left != right)
+    snprintf(difference, sizeof(difference), "differs by %s%s", right > left ? "+" : "", grouped(right - left).text);
+  fprintf(text->out, "  %-34s %18s %18s   %s\n", what, as_bytes ? bytes(left).text : grouped(left).text,
+          as_bytes ? bytes(right).text : grouped(right).text, difference);
+}
+
+static void print_counts(const struct text *text, const json_t *comparison, const char *left, const char *right) {
+  size_t i;
+  json_t *row;
+  char what[96];
+  fprintf(text->out, "  %-34s %18s %18s\n", "", left, right);
+  json_array_foreach(json_object_get(comparison, "roles"), i, row) {
+    snprintf(what, sizeof(what), "GEMM %s, calls", string(row, "role"));
+    print_pair(text, what, row, "calls", false);
+    snprintf(what, sizeof(what), "GEMM %s, FLOPs", string(row, "role"));
+    print_pair(text, what, row, "flops", false);
+  }
+  fprintf(text->out, "  %-34s %18s %18" PRId64 "   %" PRId64 " equal\n", "GEMM shapes", "", number(comparison, "shapes"),
+          number(comparison, "shapes_equal"));
+  json_array_foreach(json_object_get(comparison, "collectives"), i, row) {
+    snprintf(what, sizeof(what), "%s %s x%" PRId64 ", calls", string(row, "op"), string(row, "dtype"),
+             number(row, "nranks"));
+    print_pair(text, what, row, "calls", false);
+    snprintf(what, sizeof(what), "%s %s x%" PRId64 ", bytes", string(row, "op"), string(row, "dtype"),
+             number(row, "nranks"));
+    print_pair(text, what, row, "bytes", false);
+  }
+  json_array_foreach(json_object_get(comparison, "hbm"), i, row) {
+    snprintf(what, sizeof(what), "memory of %s, peak", string(row, "owner"));
+    print_pair(text, what, row, "peak_bytes", true);
+    snprintf(what, sizeof(what), "memory of %s, allocations", string(row, "owner"));
+    print_pair(text, what, row, "allocs", false);
+  }
+}
+
+static void print_loss_verdict(const struct text *text, const json_t *loss) {
+  char value[256];
+  const char *verdict = string(loss, "verdict");
+  if (strcmp(verdict, "bit-identical") == 0)
+    snprintf(value, sizeof(value), "bit-identical: all %" PRId64 " printed values are equal", number(loss, "common"));
+  else if (strcmp(verdict, "different") == 0)
+    snprintf(value, sizeof(value),
+             "different: %" PRId64 " of %" PRId64
+             " printed values are equal, largest difference %.3g, first at step %" PRId64,
+             number(loss, "equal"), number(loss, "common"), real(loss, "max_difference"), number(loss, "first_step"));
+  else
+    snprintf(value, sizeof(value), "not comparable: no step is printed by both");
+  line(text, "losses", value);
+  if (number(loss, "unpaired")) {
+    snprintf(value, sizeof(value), "%" PRId64 " values have no partner in the other arm", number(loss, "unpaired"));
+    line(text, "", value);
+  }
+}
+
+static void print_comparison(const struct text *text, const json_t *report) {
+  const json_t *against = json_object_get(report, "against"), *arm = json_object_get(report, "report");
+  const json_t *comparison = json_object_get(report, "comparison");
+  char value[512];
+  heading(text, "Compared with --against");
+  snprintf(value, sizeof(value), "%s, counted by %s", string(against, "folder"), counted_by(against));
+  line(text, "against", value);
+  print_steps(text, against);
+  print_loss(text, against);
+  print_loss_verdict(text, json_object_get(comparison, "loss"));
+  fputc('\n', text->out);
+  print_counts(text, comparison, strcmp(string(against, "counted_by"), "node") == 0 ? "against (node)" : "against",
+               strcmp(string(arm, "counted_by"), "node") == 0 ? "this (node)" : "this (b200opt)");
+  line(text, "verdict",
+       json_is_true(json_object_get(comparison, "equal")) ? "equal in every count and every loss" : "not equal");
+}
+
+static void print_node_check(const struct text *text, const json_t *check) {
+  if (!json_is_object(check))
+    return;
+  if (json_is_true(json_object_get(check, "equal"))) {
+    fputc('\n', text->out);
+    line(text, "checked", "the virtual node counted the same GEMMs, collectives and allocations by itself");
+    return;
+  }
+  heading(text, "The virtual node's own count of this job differs");
+  print_counts(text, check, "node", "b200opt");
+}
+
+void report_print(FILE *out, const json_t *report, bool colour) {
+  struct text text = {out, colour};
+  const json_t *arm = json_object_get(report, "report");
+  size_t i;
+  json_t *note;
+  print_head(&text, arm);
+  print_steps(&text, arm);
+  print_loss(&text, arm);
+  print_gemms(&text, json_object_get(arm, "gemm"));
+  print_shapes(&text, json_object_get(arm, "gemm"));
+  print_collectives(&text, json_object_get(arm, "collectives"));
+  print_memory(&text, json_object_get(arm, "hbm"));
+  print_stacks(&text, json_object_get(arm, "stacks"));
+  print_node_check(&text, json_object_get(report, "node_check"));
+  print_troubles(&text, arm);
+  if (json_is_object(json_object_get(report, "against")))
+    print_comparison(&text, report);
+  if (json_array_size(json_object_get(report, "notes")))
+    heading(&text, "Notes");
+  json_array_foreach(json_object_get(report, "notes"), i, note) line(&text, "", json_string_value(note));
+}
