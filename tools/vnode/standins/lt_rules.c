@@ -7,8 +7,9 @@
 #include "tools/vnode/standins/number.h"
 
 #define FP8_ALIGNMENT 16
-#define FP8_WORKSPACE_BYTES ((uint64_t)64 << 10) /* suffices for all shapes tried on 9.0, where 0 does not; 8.9 needs none  \
-                                                  */
+#define FP8_WORKSPACE_BYTES                                                                                                 \
+  ((uint64_t)64 << 10) /* suffices for all shapes tried on 9.0, where 0 does not; 8.9 needs none                            \
+                        */
 
 /* --------------------------------------------------------------------------------------------------------- epilogue */
 
