@@ -113,8 +113,8 @@ START_TEST(adds_lines_up) {
             "{\"t\":\"alloc\",\"owner\":\"nccl\",\"current\":4,\"peak\":9,\"allocs\":1,\"frees\":2,\"failed\":1}\n"
             "{\"t\":\"end\",\"t_ns\":1}\n",
             &logs);
-  ck_assert_int_eq(logs.log_count, 1);
-  ck_assert_int_eq(logs.note_count, 0);
+  ck_assert_uint_eq(logs.log_count, 1);
+  ck_assert_uint_eq(logs.note_count, 0);
   const struct b200_log *log = &logs.logs[0];
   ck_assert(!log->partial);
   ck_assert_uint_eq(log->gemm_count, 2);
@@ -136,11 +136,11 @@ START_TEST(reads_a_log_cut_anywhere) {
     struct b200_logs logs;
     char *cut = b200_format("%.*s", (int)length, text);
     read_text(cut, &logs);
-    ck_assert_int_eq(logs.note_count, 0);
+    ck_assert_uint_eq(logs.note_count, 0);
     ck_assert(logs.logs[0].partial);
     /* a line whose brace is there counts, its newline is not needed */
     int whole = (length >= strlen(HEADER GEMM) - 1) + (length >= strlen(HEADER GEMM GEMM) - 1);
-    ck_assert_int_eq(logs.logs[0].gemm_count, (unsigned)(whole > 0));
+    ck_assert_uint_eq(logs.logs[0].gemm_count, (unsigned)(whole > 0));
     if (whole)
       ck_assert_int_eq(logs.logs[0].gemms[0].calls, 5 * whole);
     b200_logs_free(&logs);
@@ -155,7 +155,7 @@ END_TEST
 START_TEST(keeps_the_generation_that_covers_most) {
   struct b200_logs logs;
   read_text(HEADER STEP(0, 0, 3) STEP(0, 1, 3) STEP(0, 2, 3) STEP(1, 0, 9) STEP(1, 1, 9), &logs);
-  ck_assert_int_eq(logs.logs[0].step_count, 2);
+  ck_assert_uint_eq(logs.logs[0].step_count, 2);
   ck_assert_int_eq(logs.logs[0].steps[0].gen, 1);
   ck_assert_int_eq(logs.logs[0].steps[1].step, 1);
   b200_logs_free(&logs);
@@ -165,10 +165,10 @@ END_TEST
 START_TEST(notes_once_per_kind) {
   struct b200_logs logs;
   read_text(HEADER "x\ny\n[1]\n{\"t\":\"new\"}\n{\"t\":\"newer\"}\n{\"t\":\"warn\",\"text\":\"w\",\"more\":1}\n", &logs);
-  ck_assert_int_eq(logs.note_count, 3);
+  ck_assert_uint_eq(logs.note_count, 3);
   char *expected = b200_format("%s:2: not a JSON object; the line is skipped", path);
   ck_assert_str_eq(logs.notes[0], expected);
-  ck_assert_int_eq(logs.logs[0].warning_count, 1);
+  ck_assert_uint_eq(logs.logs[0].warning_count, 1);
   free(expected);
   b200_logs_free(&logs);
 }
@@ -179,7 +179,7 @@ START_TEST(keeps_losses_that_are_no_numbers) {
   read_text(HEADER "{\"t\":\"loss\",\"step\":1,\"loss\":\"nan\"}\n{\"t\":\"loss\",\"step\":2,\"loss\":\"-inf\"}\n"
                    "{\"t\":\"loss\",\"step\":3,\"loss\":2}\n{\"t\":\"loss\",\"step\":3,\"loss\":2.5}\n",
             &logs);
-  ck_assert_int_eq(logs.logs[0].loss_count, 3);
+  ck_assert_uint_eq(logs.logs[0].loss_count, 3);
   ck_assert(isnan(logs.logs[0].losses[0].loss));
   ck_assert(isinf(logs.logs[0].losses[1].loss));
   ck_assert_double_eq(logs.logs[0].losses[2].loss, 2.5);
@@ -190,7 +190,7 @@ END_TEST
 START_TEST(says_when_a_folder_is_missing) {
   struct b200_logs logs;
   ck_assert_int_ne(b200_logs_read("no/such/folder", &logs), 0);
-  ck_assert_int_eq(logs.log_count, 0);
+  ck_assert_uint_eq(logs.log_count, 0);
   b200_logs_free(&logs);
 }
 END_TEST
