@@ -40,8 +40,8 @@ constexpr std::string_view kTorchOwn[] = {
     "_foreach_clone",
 };
 
-/* Composite operators that would choose a CUDA library by themselves: taken whole. */
-constexpr const char *kTakenWhole[] = {"convolution", "convolution_backward"};
+/* Composite operators that would choose a CUDA library, or start a kernel, past the dispatcher: taken whole. */
+constexpr const char *kTakenWhole[] = {"convolution", "convolution_backward", "conj_physical_"};
 
 constexpr std::string_view kNamespace = "aten::";
 
