@@ -49,7 +49,7 @@ _Noreturn void rank_fail(const struct rank *rank, const char *file, int line, co
 #define CHECK_CODE(rank, call, expected)                                                                                    \
   do {                                                                                                                      \
     ncclResult_t code_ = (call);                                                                                            \
-    CHECK(rank, code_ == (expected), #call " gives %d (%s), expected %d", (int)code_, ncclGetLastError(NULL),               \
+    CHECK(rank, code_ == (expected), "%s gives %d (%s), expected %d", #call, (int)code_, ncclGetLastError(NULL),            \
           (int)(expected));                                                                                                 \
   } while (0)
 #define CHECK_OK(rank, call) CHECK_CODE(rank, call, ncclSuccess)

@@ -252,9 +252,12 @@ ncclResult_t collective_run(const struct operation *operation) {
   if (operation->kind == OP_ALL_REDUCE || operation->kind == OP_REDUCE)
     step.shared_work = comm->nranks > 1 && step.total > SMALL_REDUCE_BYTES;
   step.part_max = limit;
+  ncclResult_t code = comm_interrupted(comm); /* before this rank counts as arrived */
+  if (code != ncclSuccess)
+    return code;
   for (step.offset = 0; step.offset < step.total; step.offset += limit) {
     step.bytes = step.total - step.offset < limit ? step.total - step.offset : limit;
-    ncclResult_t code = run_step(&step, row);
+    code = run_step(&step, row);
     if (code != ncclSuccess)
       return code;
   }

@@ -180,7 +180,9 @@ ncclResult_t p2p_run(const struct operation *operations, size_t count) {
     several |= operation->comm != transfers[0].comm;
     used++;
   }
-  ncclResult_t code = used ? check_self(transfers, used) : ncclSuccess;
+  ncclResult_t code = check_self(transfers, used);
+  if (code == ncclSuccess)
+    code = check_interrupted(transfers, used);
   if (code == ncclSuccess && used)
     code = progress_all(transfers, used, several);
   free(transfers);

@@ -160,7 +160,7 @@ ncclResult_t comm_interrupted(struct ncclComm *comm) {
 enum break_cause comm_peer_gone(struct ncclComm *comm, int rank) {
   struct rank_block *peer = &comm->shared->rank[rank];
   uint32_t state = atomic_load(&peer->state);
-  if (state == RANK_LEFT)
+  if (state == RANK_LEFT || state == RANK_GAVE_UP)
     return BREAK_LEFT;
   if (state == RANK_ATTACHED && process_start(atomic_load(&peer->pid)) != atomic_load(&peer->start))
     return BREAK_DIED;
@@ -296,6 +296,11 @@ static ncclResult_t segment_map(struct ncclComm *comm, int fd) {
   return ncclSuccess;
 }
 
+static void segment_unmap(struct ncclComm *comm) {
+  munmap(comm->shared, comm->shared_bytes);
+  comm->shared = NULL;
+}
+
 static ncclResult_t claim_rank(struct ncclComm *comm) {
   struct rank_block *own = &comm->shared->rank[comm->rank];
   uint32_t unset = 0;
@@ -315,11 +320,11 @@ static ncclResult_t claim_rank(struct ncclComm *comm) {
 
 static bool all_attached(struct ncclComm *comm, const void *context) {
   (void)context;
-  if (atomic_load(&comm->shared->broken))
-    return false; /* one came and gave up */
-  for (int r = 0; r < comm->nranks; r++)
-    if (atomic_load(&comm->shared->rank[r].state) == RANK_ABSENT)
+  for (int r = 0; r < comm->nranks; r++) {
+    uint32_t state = atomic_load(&comm->shared->rank[r].state);
+    if (state == RANK_ABSENT || state == RANK_GAVE_UP)
       return false;
+  }
   return true;
 }
 
@@ -368,8 +373,7 @@ ncclResult_t segment_attach(struct ncclComm *comm, const ncclUniqueId *id, int n
   if (code != ncclSuccess)
     return code;
   if ((code = claim_rank(comm)) != ncclSuccess) {
-    munmap(comm->shared, comm->shared_bytes);
-    comm->shared = NULL;
+    segment_unmap(comm);
     return code;
   }
   code = comm_wait(
@@ -380,8 +384,9 @@ ncclResult_t segment_attach(struct ncclComm *comm, const ncclUniqueId *id, int n
     close_creators_file(&content);
     return ncclSuccess;
   }
+  atomic_store(&comm->shared->rank[rank].state, RANK_GAVE_UP);
   comm_break(comm, BREAK_LEFT, rank);
-  segment_detach(comm);
+  segment_unmap(comm);
   return code;
 }
 
@@ -389,6 +394,5 @@ void segment_detach(struct ncclComm *comm) {
   if (!comm->shared)
     return;
   atomic_store(&comm->shared->rank[comm->rank].state, RANK_LEFT);
-  munmap(comm->shared, comm->shared_bytes);
-  comm->shared = NULL;
+  segment_unmap(comm);
 }

@@ -47,7 +47,7 @@ struct gate {
   _Atomic uint32_t waiters;
 };
 
-enum rank_state { RANK_ABSENT, RANK_ATTACHED, RANK_LEFT };
+enum rank_state { RANK_ABSENT, RANK_ATTACHED, RANK_LEFT, RANK_GAVE_UP /* while others were still absent */ };
 
 /* What a rank says of the collective it has entered; compared by all, so that a mismatch is an error and not wrong data. */
 struct call_facts {
