@@ -382,7 +382,9 @@ static void put_gpu(struct b200_line *line) {
   int device = 0;
   int (*current)(int *) = (int (*)(int *))b200_library_symbol(B200_LIBRARY_cuda, "cuCtxGetDevice");
   int (*name_of)(char *, int, int) = (int (*)(char *, int, int))b200_library_symbol(B200_LIBRARY_cuda, "cuDeviceGetName");
-  if (current && name_of && current(&device) == 0 && name_of(name, sizeof name, device) == 0)
+  if (!current || current(&device) != 0)
+    device = 0; /* no context on this thread; the devices of a node are alike */
+  if (name_of && name_of(name, sizeof name, device) == 0)
     b200_line_text(line, B200_FIELD_header_gpu, name);
 }
 
