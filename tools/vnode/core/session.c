@@ -5,6 +5,7 @@
  * looks. Guarded by flock() on the object, which the kernel drops with its holder. A fresh object is all zeros, which is its
  * valid empty state. The last process that ends in order removes the object.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -85,6 +86,42 @@ static bool open_object(void) {
   return shared;
 }
 
+/* Removes what sessions left whose last process was killed. A session that is in use is locked or has a live process. */
+static void sweep_one(const char *name) {
+  int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0600);
+  struct stat status;
+  if (fd < 0)
+    return;
+  if (!flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &status) && status.st_size == (off_t)sizeof(struct shared)) {
+    struct shared *old = mmap(NULL, sizeof *old, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (old != MAP_FAILED) {
+      bool live = old->layout_bytes != sizeof *old;
+      for (const struct slot *slot = old->slots; slot < old->slots + MAX_PROCESSES && !live; slot++)
+        live = slot->pid && vnode_process_start((pid_t)slot->pid) == slot->start;
+      if (!live) {
+        old->closed = 1; /* whoever opened it just now opens again */
+        shm_unlink(name);
+      }
+      munmap(old, sizeof *old);
+    }
+  }
+  close(fd);
+}
+
+static void sweep(void) {
+  char prefix[64];
+  int length = snprintf(prefix, sizeof prefix, "b200vnode.%ld.", (long)getuid());
+  DIR *folder = opendir("/dev/shm"); /* where glibc on Linux keeps the objects */
+  for (const struct dirent *entry; folder && (entry = readdir(folder));)
+    if (!strncmp(entry->d_name, prefix, (size_t)length) && strcmp(entry->d_name, shared_name + 1)) {
+      char name[300];
+      snprintf(name, sizeof name, "/%s", entry->d_name);
+      sweep_one(name);
+    }
+  if (folder)
+    closedir(folder);
+}
+
 static void close_object(void) {
   if (shared)
     munmap(shared, sizeof *shared);
@@ -135,10 +172,13 @@ static enum vnode_status enter(void) {
     close_object();
     return VNODE_SYSTEM;
   }
+  bool fresh = !shared->layout_bytes;
   shared->layout_bytes = sizeof *shared;
   enum vnode_status status = take_slot();
   if (status)
     close_object();
+  else if (fresh)
+    sweep();
   return status;
 }
 

@@ -235,6 +235,25 @@ NVML(nvmlDeviceGetP2PStatus, void *one, void *other, int index, int *status) {
   return NVML_SUCCESS;
 }
 
+/* Versions 2 and 3 begin like this; the low 24 bits of `version` are the size of the caller's structure. */
+struct nvml_fabric_info {
+  unsigned int version;
+  unsigned char cluster[16];
+  nvml_return status;
+  unsigned int clique;
+  unsigned char state; /* 0: not supported */
+  unsigned int health;
+};
+
+/* A success that says "no fabric" keeps PyTorch quiet; an error makes it warn at every start with expandable segments. */
+NVML(nvmlDeviceGetGpuFabricInfoV, void *handle, struct nvml_fabric_info *info) {
+  if (device_of(handle) < 0 || !info || (info->version & 0xffffff) < sizeof *info)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  memset(info->cluster, 0, sizeof *info - sizeof info->version);
+  info->status = NVML_ERROR_NOT_SUPPORTED;
+  return NVML_SUCCESS;
+}
+
 #define NVML_UNSUPPORTED(function_name)                                                                                     \
   nvml_return function_name(void);                                                                                          \
   nvml_return function_name(void) {                                                                                         \
@@ -244,7 +263,6 @@ NVML(nvmlDeviceGetP2PStatus, void *one, void *other, int index, int *status) {
 NVML_UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
 NVML_UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 NVML_UNSUPPORTED(nvmlDeviceGetNvLinkState)
-NVML_UNSUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 NVML_UNSUPPORTED(nvmlDeviceGetUtilizationRates)
 NVML_UNSUPPORTED(nvmlDeviceGetClockInfo)
 NVML_UNSUPPORTED(nvmlDeviceGetMaxClockInfo)
