@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bodies of the intercepted symbols, generated from the rows of symbols.def. Included by entry_<lib>.c, which has the vendor's
- * header in scope and expands its rows with B200_ENTRY(lib, …) and then B200_SLOT_ROW(lib, …).
+ * Bodies of the intercepted symbols, generated from the rows of symbols.def. Included by entry_<lib>.c, which has the
+ * vendor's header in scope and expands its rows with B200_ENTRY(lib, …) and then B200_SLOT_ROW(lib, …).
  */
 #ifndef B200_ENTRY_H
 #define B200_ENTRY_H
@@ -12,20 +12,19 @@
 
 #define B200_EXPORT __attribute__((visibility("default")))
 
-#define B200_ENTRY(lib, ret, name, params, args, fact, class)                                                                  \
-  B200_OBSERVE_##class(lib, ret, name, params, args, fact)                                                                     \
-  static ret first_##name params {                                                                                             \
-    void *function = b200_runtime_first(B200_LIBRARY_##lib, B200_SLOT(lib, name));                                             \
-    if (!function)                                                                                                             \
-      return (ret)B200_MISSING_##lib;                                                                                          \
-    b200_thread_self()->first_caller = __builtin_return_address(0);                                                            \
-    ret status = B200_TYPED(name, function) args;                                                                              \
-    if (status == (ret)0)                                                                                                      \
-      b200_runtime_start(B200_SLOT(lib, name));                                                                                \
-    return status;                                                                                                             \
-  }                                                                                                                            \
-  B200_EXPORT ret name params {                                                                                                \
-    return B200_TARGET(lib, name) args;                                                                                        \
+#define B200_ENTRY(lib, ret, name, params, args, fact, class)                                                               \
+  B200_OBSERVE_##class(lib, ret, name, params, args, fact) static ret first_##name params {                                 \
+    void *function = b200_runtime_first(B200_LIBRARY_##lib, B200_SLOT(lib, name));                                          \
+    if (!function)                                                                                                          \
+      return (ret)B200_MISSING_##lib;                                                                                       \
+    b200_thread_self()->first_caller = __builtin_return_address(0);                                                         \
+    ret status = B200_TYPED(name, function) args;                                                                           \
+    if (status == (ret)0)                                                                                                   \
+      b200_runtime_start(B200_SLOT(lib, name));                                                                             \
+    return status;                                                                                                          \
+  }                                                                                                                         \
+  B200_EXPORT ret name params {                                                                                             \
+    return B200_TARGET(lib, name) args;                                                                                     \
   }
 
 /* Who made the call that an observe_<name> is handling. Exported bodies jump, so its return address is the application's,
@@ -36,58 +35,59 @@ static inline enum b200_owner b200_caller(const void *return_address) {
   return owner == B200_OWNER_B200OPT ? b200_owner_of(b200_thread_self()->first_caller) : owner;
 }
 
-#define B200_SLOT_ROW(lib, ret, sym, params, args, fact, class)                                                               \
-  [B200_INDEX(lib, sym)] = {.target = (void *)first_##sym,                                                                   \
-                             .first = (void *)first_##sym,                                                                    \
-                             .observe = (void *)observe_##sym,                                                                \
-                             .name = #sym,                                                                                    \
-                             .symbol = B200_SYM_##sym},
+#define B200_SLOT_ROW(lib, ret, sym, params, args, fact, class)                                                             \
+  [B200_INDEX(lib, sym)] = {.target = (void *)first_##sym,                                                                  \
+                            .first = (void *)first_##sym,                                                                   \
+                            .observe = (void *)observe_##sym,                                                               \
+                            .name = #sym,                                                                                   \
+                            .symbol = B200_SYM_##sym},
 
-#define B200_OBSERVE_PASS(lib, ret, name, params, args, fact)                                                                  \
-  static ret observe_##name params {                                                                                           \
-    ret status = B200_REAL(lib, name) args;                                                                                    \
-    b200_count(b200_thread_self(), B200_SYM_##name, status != (ret)0, (uint64_t)(fact));                                       \
-    return status;                                                                                                             \
+#define B200_OBSERVE_PASS(lib, ret, name, params, args, fact)                                                               \
+  static ret observe_##name params {                                                                                        \
+    ret status = B200_REAL(lib, name) args;                                                                                 \
+    b200_count(b200_thread_self(), B200_SYM_##name, status != (ret)0, (uint64_t)(fact));                                    \
+    return status;                                                                                                          \
   }
 
-#define B200_OBSERVE_GEMM(lib, ret, name, params, args, fact)                                                                  \
-  static ret observe_##name params {                                                                                           \
-    struct b200_thread *self = b200_thread_self();                                                                             \
-    bool ours = self->depth++ == 0;                                                                                            \
-    struct b200_gemm gemm = ours ? (fact) : (struct b200_gemm){0};                                                             \
-    ret status = B200_REAL(lib, name) args;                                                                                    \
-    self->depth--;                                                                                                             \
-    if (ours)                                                                                                                  \
-      b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &gemm);                                                       \
-    return status;                                                                                                             \
+#define B200_OBSERVE_GEMM(lib, ret, name, params, args, fact)                                                               \
+  static ret observe_##name params {                                                                                        \
+    struct b200_thread *self = b200_thread_self();                                                                          \
+    bool ours = self->depth++ == 0;                                                                                         \
+    struct b200_gemm gemm = ours ? (fact) : (struct b200_gemm){0};                                                          \
+    ret status = B200_REAL(lib, name) args;                                                                                 \
+    self->depth--;                                                                                                          \
+    if (ours)                                                                                                               \
+      b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &gemm);                                                    \
+    return status;                                                                                                          \
   }
 
-#define B200_OBSERVE_COLL(lib, ret, name, params, args, fact)                                                                  \
-  static ret observe_##name params {                                                                                           \
-    struct b200_thread *self = b200_thread_self();                                                                             \
-    bool ours = self->depth++ == 0;                                                                                            \
-    struct b200_coll coll = ours ? (fact) : (struct b200_coll){0};                                                             \
-    struct b200_totals before;                                                                                                 \
-    if (ours)                                                                                                                  \
-      b200_runtime_totals(&before);                                                                                            \
-    ret status = B200_REAL(lib, name) args;                                                                                    \
-    self->depth--;                                                                                                             \
-    if (ours)                                                                                                                  \
-      b200_observe_coll(self, B200_SYM_##name, status != (ret)0, &coll, &before);                                                     \
-    return status;                                                                                                             \
+#define B200_OBSERVE_COLL(lib, ret, name, params, args, fact)                                                               \
+  static ret observe_##name params {                                                                                        \
+    struct b200_thread *self = b200_thread_self();                                                                          \
+    bool ours = self->depth++ == 0;                                                                                         \
+    struct b200_coll coll = ours ? (fact) : (struct b200_coll){0};                                                          \
+    struct b200_totals before;                                                                                              \
+    if (ours)                                                                                                               \
+      b200_runtime_totals(&before);                                                                                         \
+    ret status = B200_REAL(lib, name) args;                                                                                 \
+    self->depth--;                                                                                                          \
+    if (ours)                                                                                                               \
+      b200_observe_coll(self, B200_SYM_##name, status != (ret)0, &coll, &before);                                           \
+    return status;                                                                                                          \
   }
 
 /* Written by hand in the file that expands the rows. */
 #define B200_OBSERVE_OWN(lib, ret, name, params, args, fact)
 
-static inline void b200_observe_gemm(struct b200_thread *self, enum b200_symbol symbol, bool failed, const struct b200_gemm *gemm) {
+static inline void b200_observe_gemm(struct b200_thread *self, enum b200_symbol symbol, bool failed,
+                                     const struct b200_gemm *gemm) {
   b200_count(self, symbol, failed, 0);
   if (!failed)
     b200_runtime_gemm(gemm);
 }
 
-static inline void b200_observe_coll(struct b200_thread *self, enum b200_symbol symbol, bool failed, const struct b200_coll *coll,
-                                     const struct b200_totals *before) {
+static inline void b200_observe_coll(struct b200_thread *self, enum b200_symbol symbol, bool failed,
+                                     const struct b200_coll *coll, const struct b200_totals *before) {
   b200_count(self, symbol, failed, b200_coll_bytes(coll));
   if (!failed)
     b200_runtime_coll(coll, before);

@@ -3,8 +3,8 @@
  * cuBLASLt. What a call does stands in opaque descriptors; they are read through the library's own getters, because cuBLAS
  * passes descriptors that it made on its stack, which no side table of ours would know.
  */
-#include <cublas_v2.h>
 #include <cublasLt.h>
+#include <cublas_v2.h>
 
 #include "interpose/entry.h"
 
@@ -64,12 +64,14 @@ static struct b200_gemm b200_gemm_lt(cublasLtMatmulDesc_t desc, cublasLtMatrixLa
   cublasOperation_t ta = (cublasOperation_t)desc_value(desc, CUBLASLT_MATMUL_DESC_TRANSA);
   cublasOperation_t tb = (cublasOperation_t)desc_value(desc, CUBLASLT_MATMUL_DESC_TRANSB);
   cublasLtMatrixLayoutAttribute_t contracted = ta == CUBLAS_OP_N ? CUBLASLT_MATRIX_LAYOUT_COLS : CUBLASLT_MATRIX_LAYOUT_ROWS;
-  struct b200_gemm gemm = b200_gemm_ex(
-      B200_API_LT, ta, tb, (int64_t)layout_value(d, CUBLASLT_MATRIX_LAYOUT_ROWS, 8),
-      (int64_t)layout_value(d, CUBLASLT_MATRIX_LAYOUT_COLS, 8), (int64_t)layout_value(a, contracted, 8),
-      (int64_t)layout_value(d, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 4), (cudaDataType)layout_value(a, CUBLASLT_MATRIX_LAYOUT_TYPE, 4),
-      (cudaDataType)layout_value(b, CUBLASLT_MATRIX_LAYOUT_TYPE, 4), (cudaDataType)layout_value(d, CUBLASLT_MATRIX_LAYOUT_TYPE, 4),
-      (cublasComputeType_t)desc_value(desc, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE));
+  struct b200_gemm gemm =
+      b200_gemm_ex(B200_API_LT, ta, tb, (int64_t)layout_value(d, CUBLASLT_MATRIX_LAYOUT_ROWS, 8),
+                   (int64_t)layout_value(d, CUBLASLT_MATRIX_LAYOUT_COLS, 8), (int64_t)layout_value(a, contracted, 8),
+                   (int64_t)layout_value(d, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 4),
+                   (cudaDataType)layout_value(a, CUBLASLT_MATRIX_LAYOUT_TYPE, 4),
+                   (cudaDataType)layout_value(b, CUBLASLT_MATRIX_LAYOUT_TYPE, 4),
+                   (cudaDataType)layout_value(d, CUBLASLT_MATRIX_LAYOUT_TYPE, 4),
+                   (cublasComputeType_t)desc_value(desc, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE));
   gemm.epilogue = epilogue_of(desc_value(desc, CUBLASLT_MATMUL_DESC_EPILOGUE));
   return gemm;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA runtime. Device memory is accounted where it is granted, in the driver (entry_driver.c); the handlers here step in only
-   when a runtime's driver calls do not come by, so that nothing is counted twice and nothing is missed. */
+/* CUDA runtime. Device memory is accounted where it is granted, in the driver (entry_driver.c); the handlers here step in
+   only when a runtime's driver calls do not come by, so that nothing is counted twice and nothing is missed. */
 #include <cuda_runtime_api.h>
 
 #include "interpose/entry.h"
@@ -92,7 +92,8 @@ static cudaError_t observe_cudaGetDriverEntryPoint(const char *symbol, void **fu
 static cudaError_t observe_cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion,
                                                             unsigned long long flags,
                                                             enum cudaDriverEntryPointQueryResult *driverStatus) {
-  cudaError_t status = B200_REAL(cudart, cudaGetDriverEntryPointByVersion)(symbol, funcPtr, cudaVersion, flags, driverStatus);
+  cudaError_t status =
+      B200_REAL(cudart, cudaGetDriverEntryPointByVersion)(symbol, funcPtr, cudaVersion, flags, driverStatus);
   b200_count(b200_thread_self(), B200_SYM_cudaGetDriverEntryPointByVersion, status != cudaSuccess, 0);
   if (status == cudaSuccess)
     b200_driver_substitute(symbol, funcPtr);

@@ -52,7 +52,8 @@ static CUresult observe_cuGetProcAddress_v2(const char *symbol, void **pfn, int 
 /* ------------------------------------------------------------------------------------------------- blocks */
 
 /* pre: the driver has answered. `address`: where it wrote the block's. */
-static CUresult granted(enum b200_symbol symbol, CUresult status, enum b200_owner owner, const CUdeviceptr *address, size_t bytes) {
+static CUresult granted(enum b200_symbol symbol, CUresult status, enum b200_owner owner, const CUdeviceptr *address,
+                        size_t bytes) {
   struct b200_thread *self = b200_thread_self();
   b200_count(self, symbol, status != CUDA_SUCCESS, bytes);
   self->driver_events++;
@@ -87,27 +88,28 @@ static CUresult observe_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, si
 
 static CUresult observe_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
   enum b200_owner owner = B200_CALLER();
-  return granted(B200_SYM_cuMemAllocManaged, B200_REAL(cuda, cuMemAllocManaged)(dptr, bytesize, flags), owner, dptr, bytesize);
+  return granted(B200_SYM_cuMemAllocManaged, B200_REAL(cuda, cuMemAllocManaged)(dptr, bytesize, flags), owner, dptr,
+                 bytesize);
 }
 
 static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
   return returned(B200_SYM_cuMemFree_v2, B200_REAL(cuda, cuMemFree_v2)(dptr), dptr);
 }
 
-#define STREAM_ORDERED(suffix)                                                                                                 \
-  static CUresult observe_cuMemAllocAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {                      \
-    enum b200_owner owner = B200_CALLER();                                                                                            \
-    CUresult status = B200_REAL(cuda, cuMemAllocAsync##suffix)(dptr, bytesize, hStream);                                       \
-    return granted(B200_SYM_cuMemAllocAsync##suffix, status, owner, dptr, bytesize);                                           \
-  }                                                                                                                            \
-  static CUresult observe_cuMemAllocFromPoolAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,               \
-                                                          CUstream hStream) {                                                  \
-    enum b200_owner owner = B200_CALLER();                                                                                            \
-    CUresult status = B200_REAL(cuda, cuMemAllocFromPoolAsync##suffix)(dptr, bytesize, pool, hStream);                         \
-    return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, owner, dptr, bytesize);                                   \
-  }                                                                                                                            \
-  static CUresult observe_cuMemFreeAsync##suffix(CUdeviceptr dptr, CUstream hStream) {                                         \
-    return returned(B200_SYM_cuMemFreeAsync##suffix, B200_REAL(cuda, cuMemFreeAsync##suffix)(dptr, hStream), dptr);            \
+#define STREAM_ORDERED(suffix)                                                                                              \
+  static CUresult observe_cuMemAllocAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {                   \
+    enum b200_owner owner = B200_CALLER();                                                                                  \
+    CUresult status = B200_REAL(cuda, cuMemAllocAsync##suffix)(dptr, bytesize, hStream);                                    \
+    return granted(B200_SYM_cuMemAllocAsync##suffix, status, owner, dptr, bytesize);                                        \
+  }                                                                                                                         \
+  static CUresult observe_cuMemAllocFromPoolAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,            \
+                                                          CUstream hStream) {                                               \
+    enum b200_owner owner = B200_CALLER();                                                                                  \
+    CUresult status = B200_REAL(cuda, cuMemAllocFromPoolAsync##suffix)(dptr, bytesize, pool, hStream);                      \
+    return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, owner, dptr, bytesize);                                \
+  }                                                                                                                         \
+  static CUresult observe_cuMemFreeAsync##suffix(CUdeviceptr dptr, CUstream hStream) {                                      \
+    return returned(B200_SYM_cuMemFreeAsync##suffix, B200_REAL(cuda, cuMemFreeAsync##suffix)(dptr, hStream), dptr);         \
   }
 STREAM_ORDERED()
 STREAM_ORDERED(_ptsz)
@@ -131,7 +133,8 @@ static CUresult observe_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
   return status;
 }
 
-static CUresult referenced(enum b200_symbol symbol, CUresult status, enum b200_owner owner, const CUmemGenericAllocationHandle *handle) {
+static CUresult referenced(enum b200_symbol symbol, CUresult status, enum b200_owner owner,
+                           const CUmemGenericAllocationHandle *handle) {
   b200_count(b200_thread_self(), symbol, status != CUDA_SUCCESS, 0);
   if (status == CUDA_SUCCESS)
     b200_runtime_handle_add(owner, *handle, 0);

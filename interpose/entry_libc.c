@@ -66,8 +66,8 @@ void b200_libc_observe(bool on) {
     }
 }
 
-/* Gathers lines. Never waits: a write that meets another one on the same stream (two threads, or a signal handler in the midst
-   of this very function) is not looked at. */
+/* Gathers lines. Never waits: a write that meets another one on the same stream (two threads, or a signal handler in the
+   midst of this very function) is not looked at. */
 static void look(int fd, const char *bytes, size_t count) {
   struct pending_line *line = &pending[fd];
   if (pthread_mutex_trylock(&line->lock) != 0)
@@ -102,8 +102,8 @@ B200_EXPORT ssize_t write(int fd, const void *buffer, size_t count) {
   return written;
 }
 
-/* As a bare system call: glibc has no second public name for it, and looking one up is not allowed in a signal handler. It is
-   no cancellation point that way. */
+/* As a bare system call: glibc has no second public name for it, and looking one up is not allowed in a signal handler. It
+   is no cancellation point that way. */
 B200_EXPORT ssize_t writev(int fd, const struct iovec *vector, int count) {
   ssize_t written = syscall(SYS_writev, fd, vector, count);
   if (written <= 0 || !looks_at(fd))

@@ -116,7 +116,8 @@ struct b200_gemm b200_gemm_ex(enum b200_api api, cublasOperation_t ta, cublasOpe
   return gemm;
 }
 
-struct b200_gemm b200_gemm_typed(cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k, cudaDataType type) {
+struct b200_gemm b200_gemm_typed(cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
+                                 cudaDataType type) {
   struct b200_gemm gemm = b200_gemm_typed_strided(ta, tb, m, n, k, 1, type);
   gemm.api = B200_API_TYPED;
   return gemm;
@@ -124,6 +125,8 @@ struct b200_gemm b200_gemm_typed(cublasOperation_t ta, cublasOperation_t tb, int
 
 struct b200_gemm b200_gemm_typed_strided(cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
                                          int64_t batch, cudaDataType type) {
-  cublasComputeType_t compute = type == CUDA_R_64F ? CUBLAS_COMPUTE_64F : type == CUDA_R_16F ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F;
+  cublasComputeType_t compute = type == CUDA_R_64F   ? CUBLAS_COMPUTE_64F
+                                : type == CUDA_R_16F ? CUBLAS_COMPUTE_16F
+                                                     : CUBLAS_COMPUTE_32F;
   return b200_gemm_ex(B200_API_STRIDED, ta, tb, m, n, k, batch, type, type, type, compute);
 }

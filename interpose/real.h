@@ -53,8 +53,8 @@ struct b200_slot {
 };
 
 /* One table per library, in the order of symbols.def; entry_<lib>.c defines it. */
-#define B200_LIB(lib, rows, missing, ...)                                                                                      \
-  extern struct b200_slot b200_slots_##lib[];                                                                                  \
+#define B200_LIB(lib, rows, missing, ...)                                                                                   \
+  extern struct b200_slot b200_slots_##lib[];                                                                               \
   extern const size_t b200_slot_count_##lib;
 #include "interpose/libs.def"
 #undef B200_LIB

@@ -143,8 +143,8 @@ static void *real_of(const struct b200_slot *slot) {
   return atomic_load_explicit(&slot->real, memory_order_relaxed);
 }
 
-/* Points every slot at its real function (`observing` false) or at the start of its life. A slot without a real function keeps
-   first_<name>, which says so to its caller. */
+/* Points every slot at its real function (`observing` false) or at the start of its life. A slot without a real function
+   keeps first_<name>, which says so to its caller. */
 static void set_all_targets(bool first) {
   for (int library = 0; library < B200_LIBRARY_COUNT; library++)
     for (size_t i = 0; i < *b200_libraries[library].slot_count; i++) {
@@ -205,7 +205,7 @@ static void step_found(void *context, const struct b200_step *step) {
   b200_line_uint(&line, B200_FIELD_step_gen, step->generation);
   b200_line_uint(&line, B200_FIELD_step_step, step->index);
   b200_line_text(&line, B200_FIELD_step_source,
-                 rt.config.step_period > 0                    ? "told"
+                 rt.config.step_period > 0                  ? "told"
                  : rt.step_source == STEPS_FROM_COLLECTIVES ? "coll"
                                                             : "gemm");
   b200_line_uint(&line, B200_FIELD_step_period, step->period);
@@ -371,7 +371,7 @@ static void put_versions(struct b200_line *line) {
     if (int_version && int_version(&version) == 0)
       b200_line_member_uint(line, askable[i].name, (uint64_t)version);
   }
-  size_version = (size_t (*)(void))b200_library_symbol(B200_LIBRARY_cublaslt, "cublasLtGetVersion");
+  size_version = (size_t(*)(void))b200_library_symbol(B200_LIBRARY_cublaslt, "cublasLtGetVersion");
   if (size_version)
     b200_line_member_uint(line, "cublaslt", size_version());
   b200_line_object_end(line);
@@ -441,7 +441,8 @@ static bool make_folders(char *path) {
 }
 
 static void open_log(void) {
-  char folder[B200_CONFIG_TEXT_BYTES + 300], path[sizeof folder + 200], run[256], host[128] = "host", log_dir[B200_CONFIG_TEXT_BYTES];
+  char folder[B200_CONFIG_TEXT_BYTES + 300], path[sizeof folder + 200], run[256], host[128] = "host",
+                                                                                  log_dir[B200_CONFIG_TEXT_BYTES];
   struct b200_launch launch;
   b200_launch_load(&launch);
   b200_config_run_name(&rt.config, run, sizeof run);
@@ -471,7 +472,8 @@ static void prepare_loss(struct observation *seen) {
 static void prepare_fork(void);
 
 static void start(void) {
-  struct observation *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  struct observation *seen =
+      mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (seen == MAP_FAILED) {
     say("no memory for the observation; calls pass through");
     atomic_store(&rt.state, OFF);
@@ -612,7 +614,8 @@ void b200_runtime_totals(struct b200_totals *out) {
     return;
   pthread_mutex_lock(&rt.steps_lock);
   bool boundary = b200_steps_at_boundary(&seen->steps);
-  bool ask = boundary || (b200_steps_searching(&seen->steps) && (events != rt.ledger_events_asked || rt.hbm_used_bytes <= 0));
+  bool ask =
+      boundary || (b200_steps_searching(&seen->steps) && (events != rt.ledger_events_asked || rt.hbm_used_bytes <= 0));
   int64_t known = rt.hbm_used_bytes;
   pthread_mutex_unlock(&rt.steps_lock);
   if (ask) {
@@ -645,7 +648,8 @@ void b200_runtime_gemm(const struct b200_gemm *gemm) {
   uint64_t flops = b200_gemm_flops(gemm);
   if (seen && rt.step_source == STEPS_FROM_GEMMS) {
     struct b200_totals before;
-    uint64_t signature = mix(mix(mix((uint64_t)gemm->m, (uint64_t)gemm->n), (uint64_t)gemm->k), (uint64_t)gemm->batch << 8 | gemm->role);
+    uint64_t signature =
+        mix(mix(mix((uint64_t)gemm->m, (uint64_t)gemm->n), (uint64_t)gemm->k), (uint64_t)gemm->batch << 8 | gemm->role);
     b200_runtime_totals(&before);
     add_operation(seen, STEPS_FROM_GEMMS, signature, gemm->role == B200_ROLE_WGRAD, &before);
   }

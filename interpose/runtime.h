@@ -8,8 +8,8 @@
  *   OFF       B200OPT=off: every slot points at the real function
  *   DONE      the process is ending: likewise
  *
- * A forked child is COLD again with the parent's counts forgotten; it opens a log of its own only when a CUDA call of its own
- * succeeds (which CUDA refuses after a parent that has used it).
+ * A forked child is COLD again with the parent's counts forgotten; it opens a log of its own only when a CUDA call of its
+ * own succeeds (which CUDA refuses after a parent that has used it).
  *
  * Lock ranks, outermost first; a thread takes a lock only while it holds none of a later rank, and never calls a vendor,
  * dlopen or write with one held:
@@ -35,9 +35,9 @@ struct b200_call_count {
 struct b200_thread {
   struct b200_thread *next;
   atomic_bool taken;
-  unsigned depth;         /* of intercepted calls on this thread's stack; only depth 0 is the application's */
+  unsigned depth;           /* of intercepted calls on this thread's stack; only depth 0 is the application's */
   const void *first_caller; /* return address of the first_<name> that is on this thread's stack */
-  uint64_t driver_events; /* allocations and frees that the driver hooks of this thread have accounted */
+  uint64_t driver_events;   /* allocations and frees that the driver hooks of this thread have accounted */
   struct b200_call_count counts[B200_SYM_COUNT];
 };
 

@@ -7,9 +7,9 @@
 enum entry_kind { EMPTY, DELETED, BLOCK, HANDLE, MAPPING };
 
 struct b200_ledger_entry {
-  uint64_t key;   /* address or handle */
-  uint64_t bytes; /* charged (BLOCK, HANDLE) or mapped (MAPPING) */
-  uint64_t handle; /* of a MAPPING */
+  uint64_t key;                  /* address or handle */
+  uint64_t bytes;                /* charged (BLOCK, HANDLE) or mapped (MAPPING) */
+  uint64_t handle;               /* of a MAPPING */
   uint32_t references, mappings; /* of a HANDLE */
   uint8_t kind, owner;
 };
@@ -52,7 +52,9 @@ static bool make_room(struct b200_ledger *ledger) {
   size_t live = 0;
   for (size_t i = 0; i < ledger->capacity; i++)
     live += ledger->entries[i].kind > DELETED;
-  size_t capacity = ledger->capacity == 0 ? FIRST_CAPACITY : live * 4 > ledger->capacity ? ledger->capacity * 2 : ledger->capacity;
+  size_t capacity = ledger->capacity == 0         ? FIRST_CAPACITY
+                    : live * 4 > ledger->capacity ? ledger->capacity * 2
+                                                  : ledger->capacity;
   struct b200_ledger_entry *entries =
       mmap(NULL, capacity * sizeof *entries, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (entries == MAP_FAILED)

@@ -104,9 +104,9 @@ static bool is_rotation_of_pattern(struct b200_steps *steps, uint64_t first, uin
 }
 
 /*
- * A new period that is the known step several times over and something else: gradient accumulation, whose optimizer step adds
- * a few reductions (gradient norm, loss), or only steps that an evaluation interrupts at regular intervals? The latter gathers
- * parameters for its forward passes, or comes after very many steps.
+ * A new period that is the known step several times over and something else: gradient accumulation, whose optimizer step
+ * adds a few reductions (gradient norm, loss), or only steps that an evaluation interrupts at regular intervals? The latter
+ * gathers parameters for its forward passes, or comes after very many steps.
  */
 static bool is_interrupted_steps(struct b200_steps *steps, uint64_t first, uint32_t period) {
   uint32_t repeats = 0, gathers = 0;

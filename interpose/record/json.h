@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds one line of the log. Names come from record.def alone. A line is ASCII, at most B200_LINE_BYTES with its newline, so
- * that one write(2) stores it whole; text beyond that is cut inside its value, never the structure.
+ * Builds one line of the log. Names come from record.def alone. A line is ASCII, at most B200_LINE_BYTES with its newline,
+ * so that one write(2) stores it whole; text beyond that is cut inside its value, never the structure.
  *
  * No allocation, no lock, no I/O. A struct b200_line lives on the caller's stack.
  */

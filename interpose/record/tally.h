@@ -2,9 +2,9 @@
 /*
  * Counts calls and an amount (FLOPs, bytes) per key, for the aggregated lines of the log.
  *
- * A fixed table without locks: b200_tally_add() may be called from any thread at any time; b200_tally_flush() from one thread
- * at a time. A key that finds the table full is counted in `overflow`. Nothing is ever removed. Zeroed memory is an empty
- * tally.
+ * A fixed table without locks: b200_tally_add() may be called from any thread at any time; b200_tally_flush() from one
+ * thread at a time. A key that finds the table full is counted in `overflow`. Nothing is ever removed. Zeroed memory is an
+ * empty tally.
  */
 #ifndef B200_RECORD_TALLY_H
 #define B200_RECORD_TALLY_H

@@ -32,8 +32,8 @@ struct b200_writer {
   char ring[RING_BYTES];
 };
 
-/* Goes around our own hook of write(). A short or interrupted write is continued; a failing file takes the rest down with it,
-   which the reader sees as a log without an end. */
+/* Goes around our own hook of write(). A short or interrupted write is continued; a failing file takes the rest down with
+   it, which the reader sees as a log without an end. */
 static void write_all(int file, const char *bytes, size_t count) {
   while (count > 0) {
     long written = syscall(SYS_write, file, bytes, count);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Brings finished lines to the log file without making the job wait for the file system: lines go into a ring in memory, and
- * a thread of our own (all signals blocked) writes them at once. A line that finds the ring full, or the log at its bound, is
- * dropped and counted by type; the counts are written as `drop` lines.
+ * a thread of our own (all signals blocked) writes them at once. A line that finds the ring full, or the log at its bound,
+ * is dropped and counted by type; the counts are written as `drop` lines.
  *
  * One writer per process. Thread-safety: b200_writer_put() from any thread, also with other locks held (it takes the
  * innermost lock rank); it never blocks on I/O. b200_writer_close() from one thread.
@@ -16,9 +16,9 @@
 
 struct b200_writer;
 
-/* Creates `path` (its folder exists) and the thread. NULL with errno when either is refused. The thread calls `tick`, without
-   a lock, after a second and then ever more rarely, every minute at last, so that what is only counted gets into the log of a
-   job that is killed. */
+/* Creates `path` (its folder exists) and the thread. NULL with errno when either is refused. The thread calls `tick`,
+   without a lock, after a second and then ever more rarely, every minute at last, so that what is only counted gets into the
+   log of a job that is killed. */
 struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void (*tick)(void));
 
 void b200_writer_put(struct b200_writer *writer, const struct b200_line *line);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded between the shim and the stand-ins: a runtime whose captures succeed (the virtual node refuses them) and a driver
-   that tells when it is asked for its memory. Says on stderr what comes by. */
+/* Preloaded between the shim and the stand-ins: a runtime whose captures succeed (the virtual node refuses them) and a
+   driver that tells when it is asked for its memory. Says on stderr what comes by. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

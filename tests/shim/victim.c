@@ -2,8 +2,8 @@
 /* A program without CUDA of its own. usage: shim_victim SCENARIO [PLUGIN] */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 #include <dlfcn.h>
+#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +62,10 @@ static void by_proc_address(void *driver) {
 }
 
 static void by_entry_point(void *runtime) {
-  typedef cudaError_t (*entry_point)(const char *, void **, unsigned, unsigned long long, enum cudaDriverEntryPointQueryResult *);
-  entry_point get = (entry_point)need(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"), "cudaGetDriverEntryPointByVersion");
+  typedef cudaError_t (*entry_point)(const char *, void **, unsigned, unsigned long long,
+                                     enum cudaDriverEntryPointQueryResult *);
+  entry_point get =
+      (entry_point)need(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"), "cudaGetDriverEntryPointByVersion");
   void *alloc = NULL, *release = NULL;
   enum cudaDriverEntryPointQueryResult result;
   (void)runtime;
@@ -81,9 +83,12 @@ static void capture(void) {
   begin_function begin = (begin_function)need(dlsym(RTLD_DEFAULT, "cudaStreamBeginCapture"), "cudaStreamBeginCapture");
   end_function end = (end_function)need(dlsym(RTLD_DEFAULT, "cudaStreamEndCapture"), "cudaStreamEndCapture");
   malloc_function allocate = (malloc_function)need(dlsym(RTLD_DEFAULT, "cudaMalloc"), "cudaMalloc");
-  __typeof__(&ncclAllReduce) reduce = (__typeof__(&ncclAllReduce))need(dlsym(RTLD_DEFAULT, "ncclAllReduce"), "ncclAllReduce");
-  __typeof__(&ncclCommInitRank) init = (__typeof__(&ncclCommInitRank))need(dlsym(RTLD_DEFAULT, "ncclCommInitRank"), "ncclCommInitRank");
-  __typeof__(&ncclGetUniqueId) unique = (__typeof__(&ncclGetUniqueId))need(dlsym(RTLD_DEFAULT, "ncclGetUniqueId"), "ncclGetUniqueId");
+  __typeof__(&ncclAllReduce) reduce =
+      (__typeof__(&ncclAllReduce))need(dlsym(RTLD_DEFAULT, "ncclAllReduce"), "ncclAllReduce");
+  __typeof__(&ncclCommInitRank) init =
+      (__typeof__(&ncclCommInitRank))need(dlsym(RTLD_DEFAULT, "ncclCommInitRank"), "ncclCommInitRank");
+  __typeof__(&ncclGetUniqueId) unique =
+      (__typeof__(&ncclGetUniqueId))need(dlsym(RTLD_DEFAULT, "ncclGetUniqueId"), "ncclGetUniqueId");
   cudaGraph_t graph;
   ncclUniqueId id;
   ncclComm_t comm;

@@ -29,7 +29,7 @@ START_TEST(bytes_follow_nccl_tests) {
     enum b200_coll_op op;
     uint64_t bytes;
   } expected[] = {
-      {B200_COLL_ALLGATHER, 400}, {B200_COLL_REDUCESCATTER, 400}, {B200_COLL_ALLTOALL, 400}, {B200_COLL_GATHER, 400},
+      {B200_COLL_ALLGATHER, 400}, {B200_COLL_REDUCESCATTER, 400}, {B200_COLL_ALLTOALL, 400},  {B200_COLL_GATHER, 400},
       {B200_COLL_SCATTER, 400},   {B200_COLL_ALLREDUCE, 100},     {B200_COLL_BROADCAST, 100}, {B200_COLL_REDUCE, 100},
       {B200_COLL_SEND, 100},      {B200_COLL_RECV, 100},
   };
@@ -52,5 +52,6 @@ START_TEST(every_value_has_a_name) {
 }
 END_TEST
 
-#define CASES(X) X(roles_follow_the_transposes) X(flops_are_2mnk_per_matrix) X(bytes_follow_nccl_tests) X(every_value_has_a_name)
+#define CASES(X)                                                                                                            \
+  X(roles_follow_the_transposes) X(flops_are_2mnk_per_matrix) X(bytes_follow_nccl_tests) X(every_value_has_a_name)
 UNIT_MAIN("call", CASES)
