@@ -161,8 +161,9 @@ void HostKernel::give_results(Call &call, Stack *stack) const {
       follow_resize(operand.device, operand.host);
 
   auto give = [&](const Tensor &host) -> Tensor {
-    if (!host.defined() || !host.is_cpu() || !host.has_storage())
+    if (!host.defined() || !host.is_cpu())
       return host;
+    TORCH_CHECK(host.has_storage(), "virtual node: ", name_, " gives a sparse tensor, which its CPU kernel cannot put on the device");
     for (auto &operand : call.operands) {
       if (operand.host.is_same(host))
         return operand.device;

@@ -36,8 +36,8 @@ constexpr std::string_view kTorchOwn[] = {
     "_fused_sdp_choice", "_cudnn_init_dropout_state",
     /* run on the kernels of random.cpp */
     "uniform_", "normal_", "normal", "log_normal_", "exponential_", "cauchy_", "geometric_", "bernoulli_", "bernoulli", "random_", "multinomial",
-    /* written in terms of other operators */
-    "_foreach_clone",
+    /* written in terms of other operators; the CPU's would give a CPU tensor without strides */
+    "_foreach_clone", "_to_sparse", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc",
 };
 
 /* Composite operators that would choose a CUDA library, or start a kernel, past the dispatcher: taken whole. */
