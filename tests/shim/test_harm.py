@@ -165,13 +165,11 @@ def test_hardening():
 
 def test_mutable_state_is_in_a_few_named_objects():
     """One static state; what else is writable is the slots, the pending lines of output and small caches."""
-    symbols = subprocess.run(["nm", "--defined-only", "-S", str(LIBRARY)], capture_output=True, text=True, check=True).stdout
-    writable = {}
-    for line in symbols.splitlines():
-        parts = line.split()
-        if len(parts) == 4 and parts[2] in "dDbB":
-            writable[re.sub(r"\.\d+$", "", parts[3])] = int(parts[1], 16)
+    symbols = subprocess.run(["objdump", "-t", str(LIBRARY)], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r" O \.(?:data|bss|tbss|tdata)\s+\w+\s+(?:\.hidden )?(\S+)$", symbols, re.M)
+    writable = {re.sub(r"\.\d+$", "", name) for name in found} - {"__TMC_END__", "__dso_handle"}
+    assert "rt" in writable
     allowed = {"rt", "shared_block", "pending", "looking", "cache", "cached", "function", "missing", "prepared", "b200_dlsym_target",
                "completed", "b200_thread_block"}
     allowed |= {f"b200_slots_{lib}" for lib in ("cudart", "cuda", "cublas", "cublaslt", "nccl")}
-    assert set(writable) - allowed == set()
+    assert writable <= allowed
