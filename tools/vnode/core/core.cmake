@@ -6,4 +6,4 @@ add_library(b200vnode SHARED
 set_target_properties(b200vnode PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${VNODE_OUTPUT}" BUILD_RPATH "$ORIGIN")
 target_include_directories(b200vnode INTERFACE ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(b200vnode PRIVATE b200_flags pthread rt ${CMAKE_DL_LIBS})
-target_link_options(b200vnode PRIVATE -Wl,-z,defs,-z,now,-z,relro)
+target_link_options(b200vnode PRIVATE ${VNODE_LINK_OPTIONS})

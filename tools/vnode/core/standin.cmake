@@ -11,6 +11,10 @@
 #   * every other global name of SOURCES stays inside the library.
 # It links the engine (b200vnode), found beside it at run time. The list of traps is <build>/vnode/<target>.traps.txt.
 find_program(B200_NM NAMES ${CMAKE_NM} nm REQUIRED)
+set(VNODE_LINK_OPTIONS -Wl,-z,now,-z,relro)
+if(NOT B200_SANITIZE)
+  list(APPEND VNODE_LINK_OPTIONS -Wl,-z,defs) # clang leaves a sanitizer's own names to the program
+endif()
 set(VNODE_OUTPUT "${CMAKE_BINARY_DIR}/vnode")
 set(VNODE_GEN_TRAPS "${CMAKE_CURRENT_LIST_DIR}/gen_traps.sh")
 
@@ -64,7 +68,7 @@ function(vnode_standin)
     LIBRARY_OUTPUT_DIRECTORY "${VNODE_OUTPUT}" BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON
     LINK_DEPENDS "${map}")
   target_link_libraries(${A_NAME} PRIVATE b200vnode ${CMAKE_DL_LIBS})
-  target_link_options(${A_NAME} PRIVATE "-Wl,-soname,${A_SONAME}" "-Wl,--version-script=${map}" -Wl,-z,defs,-z,now,-z,relro)
+  target_link_options(${A_NAME} PRIVATE "-Wl,-soname,${A_SONAME}" "-Wl,--version-script=${map}" ${VNODE_LINK_OPTIONS})
   if(B200_SANITIZE)
     target_link_options(${A_NAME} PRIVATE -fsanitize=${B200_SANITIZE})
   endif()

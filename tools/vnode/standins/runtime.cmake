@@ -37,4 +37,4 @@ set_target_properties(vnode_nvml PROPERTIES
 target_include_directories(vnode_nvml SYSTEM PRIVATE ${B200_WHEEL_INCLUDE})
 target_link_libraries(vnode_nvml PRIVATE b200_flags b200vnode)
 target_link_options(vnode_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1 "-Wl,--version-script=${runtime_dir}/nvml.map"
-                    -Wl,-z,defs,-z,now,-z,relro)
+                    ${VNODE_LINK_OPTIONS})
