@@ -223,6 +223,7 @@ static const struct rule rules[] = {
     {PROBLEM('T', 'N', 32, 1, 16, 1, 0, E4, E4, BF, BF, F32, 0), OK},
     {PROBLEM('T', 'N', 32, 127, 48, 1, 0, E4, E4, BF, BF, F32, 0), OK},
     {PROBLEM('T', 'N', 32, 16, 40, 1, 0, E4, E4, BF, BF, F32, 0), UNSUPPORTED},
+    {PROBLEM('N', 'T', 32, 16, 40, 1, 0, E4, E4, BF, BF, F32, 0), UNSUPPORTED},
     {PROBLEM('T', 'N', 12, 16, 64, 1, 0, E4, E4, BF, BF, F32, 0), UNSUPPORTED},
     {PROBLEM('T', 'N', 12, 16, 64, 1, 0, E4, E4, FP, FP, F32, 0), OK},
     {PROBLEM('T', 'N', 1, 1, 64, 1, 0, E4, E4, BF, BF, F32, 0), OK},
@@ -617,7 +618,7 @@ START_TEST(cublas_handle_serves) {
   cublasLtHandle_t own = handle;
   ck_assert_int_eq(cublasCreate_v2(&blas), OK);
   handle = (cublasLtHandle_t)blas;
-  struct matmul matmul = rules[23].matmul;
+  struct matmul matmul = rules[24].matmul;
   matmul.epilogue = 0;
   matmul_make(&matmul);
   const float one = 1, zero = 0;

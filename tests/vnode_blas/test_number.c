@@ -111,7 +111,7 @@ START_TEST(names_are_those_of_the_log) {
   ck_assert_str_eq(vnode_number_name(CUDA_R_16BF), "bf16");
   ck_assert_str_eq(vnode_number_name(CUDA_R_8F_E5M2), "e5m2");
   ck_assert_str_eq(vnode_number_name(CUDA_R_4F_E2M1), "e2m1");
-  ck_assert_str_eq(vnode_number_name(CUDA_C_16F), "other");
+  ck_assert_str_eq(vnode_number_name(CUDA_C_32F), "other");
   ck_assert_uint_eq(vnode_number_bytes(CUDA_C_64F), 16);
   ck_assert_uint_eq(vnode_number_bytes(CUDA_R_4F_E2M1), 0);
 }

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Name as in record.def: f64 f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32, c32 and c64 for complex; "other" for the rest. */
+/* Name as in record.def: f64 f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32; "other" for the rest, complex too. */
 const char *vnode_number_name(cudaDataType type);
 
 /* Bytes of one element, 0 for a format that this file does not convert (sub-byte and planar ones). */
