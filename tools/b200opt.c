@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *argp_program_version = "b200opt " B200_VERSION;
+static const char version[] = "b200opt " B200_VERSION;
 
 static const struct verb {
   const char *name;
@@ -44,30 +44,45 @@ void cmd_fail(int status, const char *format, ...) {
   exit(status);
 }
 
-/* True when `word` names an option of `argp` that takes a value. */
-static bool wants_value(const struct argp *argp, const char *word) {
-  for (const struct argp_option *option = argp->options; option && (option->name || option->doc); option++)
-    if (option->name && option->arg && strncmp(word, "--", 2) == 0 && strcmp(word + 2, option->name) == 0)
-      return true;
-  return false;
+static error_t parse_common(int key, char *value, struct argp_state *state) {
+  static char name[64];
+  (void)value;
+  switch (key) {
+  case ARGP_KEY_INIT: /* getopt says what is wrong in one line; argp would add a second */
+    state->err_stream = fopen("/dev/null", "we");
+    return state->err_stream ? 0 : errno;
+  case '?':
+  case 'U':
+    snprintf(name, sizeof(name), "b200opt %s", state->argv[0] + strlen("b200opt: "));
+    state->name = name;
+    argp_state_help(state, stdout, key == 'U' ? ARGP_HELP_USAGE | ARGP_HELP_EXIT_OK : ARGP_HELP_STD_HELP);
+    return 0;
+  case 'V':
+    printf("%s\n", version);
+    exit(B200_EXIT_OK);
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
 }
 
-int cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
-  char program[64];
+static const struct argp_option common_options[] = {
+    {"help", '?', NULL, 0, "Give this help", -1},
+    {"usage", 'U', NULL, OPTION_HIDDEN, NULL, -1},
+    {"version", 'V', NULL, 0, "Print the version", -1},
+    {0},
+};
+static const struct argp common = {.options = common_options, .parser = parse_common};
+const struct argp_child cmd_common[] = {{&common, 0, NULL, 0}, {0}};
+
+void cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
+  char name[64]; /* what getopt's messages begin with */
   char *verb = argv[0];
-  int index = 0;
-  snprintf(program, sizeof(program), "b200opt %s", verb);
-  argv[0] = program;
-  error_t error = argp_parse(argp, argc, argv, flags | ARGP_NO_ERRS, &index, input);
+  snprintf(name, sizeof(name), "b200opt: %s", verb);
+  argv[0] = name;
+  argp_err_exit_status = B200_EXIT_USAGE;
+  if (argp_parse(argp, argc, argv, flags | ARGP_NO_HELP, NULL, input) != 0)
+    exit(B200_EXIT_USAGE);
   argv[0] = verb;
-  if (error == 0)
-    return B200_EXIT_OK;
-  if (error == EINVAL) { /* getopt has stepped over what it does not know */
-    const char *word = index > 0 && index <= argc && argv[index - 1] ? argv[index - 1] : "";
-    cmd_say("%s: %s '%s'; see b200opt %s --help", verb,
-            wants_value(argp, word) ? "a value is missing behind" : "unknown option", word, verb);
-  }
-  return B200_EXIT_USAGE;
 }
 
 static void print_help(void) {
@@ -90,7 +105,7 @@ int main(int argc, char **argv) {
     return B200_EXIT_OK;
   }
   if (strcmp(word, "--version") == 0) {
-    printf("%s\n", argp_program_version);
+    printf("%s\n", version);
     return B200_EXIT_OK;
   }
   if (*word)

@@ -28,8 +28,11 @@ void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same, then exit(status). */
 _Noreturn void cmd_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* argp_parse() with one-line messages. ARGP_IN_ORDER in `flags` for verbs that take a command. Returns B200_EXIT_OK, or
-   B200_EXIT_USAGE after a message. */
-int cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+/* argp_parse() for a verb, whose argp has cmd_common among its children: help under the name "b200opt VERB"; wrong options
+   end the process with one line, status 2. ARGP_IN_ORDER in `flags` for verbs that take a command. */
+void cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+
+/* --help, --usage, --version. */
+extern const struct argp_child cmd_common[];
 
 #endif

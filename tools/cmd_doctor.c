@@ -345,12 +345,10 @@ static int examine(struct patient *patient, const struct arguments *arguments) {
 }
 
 int cmd_doctor(int argc, char **argv) {
-  static const struct argp argp = {.options = options, .parser = parse, .doc = doc};
+  static const struct argp argp = {.options = options, .parser = parse, .doc = doc, .children = cmd_common};
   static struct patient patient;
   struct arguments arguments = {0};
-  int status = cmd_parse(&argp, argc, argv, 0, &arguments);
-  if (status != B200_EXIT_OK)
-    return status;
+  cmd_parse(&argp, argc, argv, 0, &arguments);
   if (arguments.extra)
     cmd_fail(B200_EXIT_USAGE, "doctor: unexpected argument '%s'; see b200opt doctor --help", arguments.extra);
   if (arguments.stacks && !arguments.pid)
@@ -360,7 +358,7 @@ int cmd_doctor(int argc, char **argv) {
   int error = process_read(pid, &patient.process);
   if (error)
     cmd_fail(B200_EXIT_UNAVAILABLE, "doctor: cannot look at process %d: %s", (int)pid, strerror(error));
-  status = examine(&patient, &arguments);
+  int status = examine(&patient, &arguments);
   b200_logs_free(&patient.logs);
   process_free(&patient.process);
   return status;

@@ -23,11 +23,12 @@ static const char doc[] =
     "that COMMAND uses trains with real numbers on the CPU. Times are those of this machine, not of a GPU."
     "\v"
     "WHAT IS SET UP\n"
-    "  PyTorch's kernels run by its own CPU kernels; the layer that does so is compiled\n"
-    "  against the installed PyTorch the first time (about 30 s, needs g++).\n"
+    "  PyTorch's kernels run by its own CPU kernels; the layer that does so is\n"
+    "  compiled against the installed PyTorch the first time (half a minute on an\n"
+    "  idle machine; needs g++).\n"
     "  TORCHDYNAMO_DISABLE=1: compiled Triton kernels cannot run without a GPU.\n"
-    "  OMP_NUM_THREADS=1, MKL_NUM_THREADS=1, MKL_CBWR=AUTO: two runs give equal numbers.\n"
-    "  Each of these variables keeps a value that it has already.\n"
+    "  OMP_NUM_THREADS=1, MKL_NUM_THREADS=1, MKL_CBWR=AUTO: equal runs give equal\n"
+    "  numbers. Each of these variables keeps a value that it has already.\n"
     "\n"
     "ENVIRONMENT\n"
     "  As for b200opt run, and B200OPT_VNODE_*; see b200opt doctor --env.\n"
@@ -35,8 +36,8 @@ static const char doc[] =
     "EXIT STATUS\n"
     "  that of COMMAND; before it starts:\n"
     "  2    wrong arguments, or a wrong variable with B200OPT_STRICT=1\n"
-    "  3    the library, a stand-in or a CUDA 13 build of PyTorch is missing, or the\n"
-    "       layer does not compile\n"
+    "  3    the library, a stand-in or a CUDA 13 build of PyTorch is missing, or\n"
+    "       the layer does not compile\n"
     "  126  COMMAND cannot be executed\n"
     "  127  COMMAND is not found\n"
     "\n"
@@ -233,8 +234,8 @@ static void build_layer(const char *stand_in_folder, char *python, const struct 
   free(script);
 }
 
-/* Two runs must give equal numbers: one thread per rank, and the mode of MKL whose results do not depend on the alignment
-   of buffers (measured on an AMD EPYC with torch 2.15: equal in every mode at 1 thread, AUTO costs least). */
+/* Two runs must give equal numbers: one thread per rank, and MKL's reproducible mode, whose results do not depend on the
+   alignment of buffers. AUTO keeps the fastest kernels of the processor; COMPATIBLE, its alternative, takes SSE2's. */
 static void set_numerics(void) {
   launch_default("OMP_NUM_THREADS", "1");
   launch_default("MKL_NUM_THREADS", "1");
@@ -253,13 +254,14 @@ static void say_node(bool bare) {
 }
 
 int cmd_dryrun(int argc, char **argv) {
-  static const struct argp argp = {
-      .options = options, .parser = parse, .args_doc = "[NAME=VALUE...] -- COMMAND [ARGUMENT...]", .doc = doc};
+  static const struct argp argp = {.options = options,
+                                   .parser = parse,
+                                   .args_doc = "[NAME=VALUE...] -- COMMAND [ARGUMENT...]",
+                                   .doc = doc,
+                                   .children = cmd_common};
   struct dryrun dryrun = {0};
   struct python_torch torch;
-  int status = cmd_parse(&argp, argc, argv, ARGP_IN_ORDER, &dryrun);
-  if (status != B200_EXIT_OK)
-    return status;
+  cmd_parse(&argp, argc, argv, ARGP_IN_ORDER, &dryrun);
   launch_need_command(&dryrun.launch, "dryrun");
   set_node_variables(&dryrun);
   launch_check_environment();

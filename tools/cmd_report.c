@@ -125,11 +125,10 @@ static bool differs(const json_t *report, const char *part) {
 }
 
 int cmd_report(int argc, char **argv) {
-  static const struct argp argp = {.options = options, .parser = parse, .args_doc = "LOGDIR", .doc = doc};
+  static const struct argp argp = {
+      .options = options, .parser = parse, .args_doc = "LOGDIR", .doc = doc, .children = cmd_common};
   struct arguments arguments = {0};
-  int status = cmd_parse(&argp, argc, argv, 0, &arguments);
-  if (status != B200_EXIT_OK)
-    return status;
+  cmd_parse(&argp, argc, argv, 0, &arguments);
   if (!arguments.folder)
     cmd_fail(B200_EXIT_USAGE, "report: a log folder is missing; see b200opt report --help");
   if (arguments.extra)
@@ -142,7 +141,7 @@ int cmd_report(int argc, char **argv) {
   } else {
     report_print(stdout, report, isatty(STDOUT_FILENO));
   }
-  status = differs(report, "comparison") || differs(report, "node_check") ? B200_EXIT_FINDING : B200_EXIT_OK;
+  int status = differs(report, "comparison") || differs(report, "node_check") ? B200_EXIT_FINDING : B200_EXIT_OK;
   json_decref(report);
   if (fflush(stdout) != 0)
     cmd_fail(B200_EXIT_UNAVAILABLE, "report: cannot write the report");

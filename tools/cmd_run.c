@@ -32,11 +32,10 @@ static error_t parse(int key, char *value, struct argp_state *state) {
 }
 
 int cmd_run(int argc, char **argv) {
-  static const struct argp argp = {.parser = parse, .args_doc = "[NAME=VALUE...] -- COMMAND [ARGUMENT...]", .doc = doc};
+  static const struct argp argp = {
+      .parser = parse, .args_doc = "[NAME=VALUE...] -- COMMAND [ARGUMENT...]", .doc = doc, .children = cmd_common};
   struct launch launch = {0};
-  int status = cmd_parse(&argp, argc, argv, ARGP_IN_ORDER, &launch);
-  if (status != B200_EXIT_OK)
-    return status;
+  cmd_parse(&argp, argc, argv, ARGP_IN_ORDER, &launch);
   launch_need_command(&launch, "run");
   launch_check_environment();
   launch_preload((const char *[]){launch_find_library(), NULL});

@@ -1,0 +1,136 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Each row: exit status | environment and arguments of b200opt (shell words) | the whole of stderr, lines joined by '\n'.
+. "$(dirname "$0")/common.sh"
+empty_library
+install good libb200opt.so
+install bare
+install broken
+echo 'not a library' >broken/lib/libb200opt.so
+mkdir -p logs "with blank" notlogs
+echo '{"text":1}' >notlogs/data.jsonl
+printf 'B200OPT_MEMRY=off\nB200OPT_LOG_MAX_MB=big\nnonsense\n' >bad.conf
+echo 'echo ran' >script
+chmod 644 script
+cp -r good "with blank/"
+mkdir -p complete
+cp -r good complete/
+for name in libb200vnode.so libcudart.so.13 libcuda.so.1 libcublasLt.so.13 libcublas.so.13 libnccl.so.2 libnvidia-ml.so.1; do
+  cp empty.so complete/good/lib/b200opt/vnode/$name
+done
+# Pythons with one torch each, as far as dryrun looks.
+for kind in none cpu old; do
+  mkdir -p $kind/torch
+  printf '#!/bin/sh\necho %s/torch/__init__.py\n' "$work/$kind" >$kind/python3
+  chmod +x $kind/python3
+done
+rm none/python3
+printf '#!/bin/sh\nexit 1\n' >none/python3
+chmod +x none/python3
+printf "__version__ = '2.9.0+cpu'\ncuda = None\n" >cpu/torch/version.py
+printf "__version__ = '2.9.0+cu128'\ncuda: Optional[str] = '12.8'\n" >old/torch/version.py
+
+row() {
+  expected_status=$1 words=$2 expected=$3
+  status=0
+  eval "env $words" >out 2>err || status=$?
+  [ "$status" = "$expected_status" ] || fail "$words: exit status $status, not $expected_status"
+  printf "$expected" | sed "s|WORK|$work|g" >wanted
+  sed "s|process [0-9][0-9]*|process N|" err | diff wanted - || fail "$words: another message"
+}
+
+good=good/bin/b200opt
+# arguments
+row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, doctor); see b200opt --help\n'
+row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, doctor); see b200opt --help\n"
+row 2 "$good run" 'b200opt: run: a command is missing; see b200opt run --help\n'
+row 2 "$good run A=1 --" 'b200opt: run: a command is missing; see b200opt run --help\n'
+row 2 "$good run --gpus 2 -- true" "b200opt: run: unrecognized option '--gpus'\n"
+row 2 "$good dryrun --gpus" "b200opt: dryrun: option '--gpus' requires an argument\n"
+row 2 "$good dryrun" 'b200opt: dryrun: a command is missing; see b200opt dryrun --help\n'
+row 2 "$good dryrun --gpus 9 -- true" "b200opt: dryrun: --gpus: '9' is not accepted (accepted: 1..8)\n"
+row 2 "$good dryrun --gpus two -- true" "b200opt: dryrun: --gpus: 'two' is not accepted (accepted: 1..8)\n"
+row 2 "$good report" 'b200opt: report: a log folder is missing; see b200opt report --help\n'
+row 2 "$good report a b" "b200opt: report: one log folder is enough, 'b' is too much; see b200opt report --help\n"
+row 2 "$good report --xml a" "b200opt: report: unrecognized option '--xml'\n"
+row 2 "$good report --json=x a" "b200opt: report: option '--json' doesn't allow an argument\n"
+row 2 "$good doctor -x" "b200opt: doctor: invalid option -- 'x'\n"
+row 2 "$good doctor --pid abc" "b200opt: doctor: --pid: 'abc' is not a process id\n"
+row 2 "$good doctor --pid -1" "b200opt: doctor: --pid: '-1' is not a process id\n"
+row 2 "$good doctor --stacks" 'b200opt: doctor: --stacks needs --pid\n'
+row 2 "$good doctor here" "b200opt: doctor: unexpected argument 'here'; see b200opt doctor --help\n"
+# files
+row 3 "$good report nowhere" "b200opt: report: cannot read 'nowhere': No such file or directory\n"
+row 3 "$good report logs" "b200opt: report: 'logs' has no logs of b200opt (*.jsonl) and no output with losses (*.out)\n"
+row 3 "$good report notlogs" "b200opt: report: 'notlogs' has no logs of b200opt (*.jsonl) and no output with losses (*.out)\n"
+row 3 "$good report logs --run x" "b200opt: report: 'logs' has no run named 'x'\n"
+row 3 "$good doctor --pid 2147483647" 'b200opt: doctor: cannot look at process N: No such process\n' # above pid_max
+row 3 "bare/bin/b200opt run -- true" 'b200opt: libb200opt.so is neither in WORK/bare/bin nor in WORK/bare/bin/../lib\n'
+row 3 "broken/bin/b200opt run -- true" \
+  'b200opt: libb200opt.so does not load: WORK/broken/lib/libb200opt.so: file too short\n'
+row 3 "'with blank/good/bin/b200opt' run -- true" \
+  "b200opt: 'WORK/with blank/good/lib/libb200opt.so' cannot be preloaded: LD_PRELOAD has no way to write a blank or a colon in a path\n"
+row 127 "$good run -- no-such-command" "b200opt: cannot run 'no-such-command': No such file or directory\n"
+row 126 "$good run -- ./script" "b200opt: cannot run './script': Permission denied\n"
+row 3 "$good dryrun -- true" \
+  'b200opt: WORK/good/lib/b200opt/vnode/libb200vnode.so: No such file or directory; the virtual node is incomplete\n'
+node=complete/good/bin/b200opt
+row 3 "$node dryrun -- none/python3 x" \
+  'b200opt: dryrun: none/python3 has no torch; the virtual node needs a CUDA 13 build of PyTorch\n'
+row 3 "$node dryrun -- cpu/python3 x" \
+  'b200opt: dryrun: torch 2.9.0+cpu of cpu/python3 is a CPU build; the virtual node needs a CUDA 13 build\n'
+row 3 "$node dryrun -- old/python3 x" \
+  'b200opt: dryrun: torch 2.9.0+cu128 of old/python3 is built for CUDA 12.8; the virtual node needs CUDA 13\n'
+# variables: said, and the job runs
+row 0 "$good run -- true" ''
+row 0 "B200OPT=of $good run -- true" "b200opt: B200OPT: 'of' is not accepted (accepted: on|off); using the default 'on'\n"
+row 0 "$good run B200OPT_PRECISION=fp8 -- true" \
+  "b200opt: B200OPT_PRECISION: 'fp8' is not accepted (accepted: observe); using the default 'observe'\n"
+row 0 "$good run B200OPT_MEMORY=pool -- true" \
+  "b200opt: B200OPT_MEMORY: 'pool' is not accepted (accepted: observe|off); using the default 'observe'\n"
+row 0 "$good run B200OPT_MEMORY_STACKS=1 -- true" \
+  "b200opt: B200OPT_MEMORY_STACKS: '1' is not accepted (accepted: off|on); using the default 'off'\n"
+row 0 "$good run B200OPT_LOSS=no -- true" "b200opt: B200OPT_LOSS: 'no' is not accepted (accepted: on|off); using the default 'on'\n"
+row 0 "$good run B200OPT_STEP_PERIOD=-1 -- true" \
+  "b200opt: B200OPT_STEP_PERIOD: '-1' is not accepted (accepted: 0..1000000); using the default '0'\n"
+row 0 "$good run B200OPT_LOG_LEVEL=debug -- true" \
+  "b200opt: B200OPT_LOG_LEVEL: 'debug' is not accepted (accepted: silent|warn|info); using the default 'warn'\n"
+row 0 "$good run B200OPT_LOG_MAX_MB=1.5 -- true" \
+  "b200opt: B200OPT_LOG_MAX_MB: '1.5' is not accepted (accepted: 1..65536); using the default '256'\n"
+row 0 "$good run B200OPT_STRICT=on -- true" "b200opt: B200OPT_STRICT: 'on' is not accepted (accepted: 0|1); using the default '0'\n"
+row 0 "$good run B200OPT_PRECISON=observe -- true" \
+  'b200opt: unknown variable B200OPT_PRECISON is ignored; the nearest known one is B200OPT_PRECISION\n'
+row 0 "$good run 'B200OPT_LOSS_REGEX=loss .*?([0-9]+)' -- true" \
+  "b200opt: B200OPT_LOSS_REGEX: 'loss .*?([0-9]+)' is not usable: a repetition cannot follow another (lazy *? and possessive ++ are not POSIX); using the built-in forms\n"
+row 0 "$good run B200OPT_LOSS_REGEX=loss -- true" \
+  "b200opt: B200OPT_LOSS_REGEX: 'loss' is not usable: it has no group (...) for the loss; using the built-in forms\n"
+row 0 "$good run B200OPT_VNODE_GPUS=0 -- true" "b200opt: B200OPT_VNODE_GPUS: '0' is not accepted (accepted: 1..8)\n"
+row 0 "$good run B200OPT_VNODE_GPU=h100 -- true" "b200opt: B200OPT_VNODE_GPU: 'h100' is not accepted (accepted: b200)\n"
+row 0 "$good run B200OPT_VNODE_UNHANDLED=skip -- true" \
+  "b200opt: B200OPT_VNODE_UNHANDLED: 'skip' is not accepted (accepted: fatal|warn)\n"
+row 0 "$good run B200OPT_CONFIG=none.conf -- true" \
+  "b200opt: B200OPT_CONFIG: cannot read 'none.conf': No such file or directory; its variables are not set\n"
+row 0 "$good run B200OPT_CONFIG=logs -- true" \
+  "b200opt: B200OPT_CONFIG: cannot read 'logs': not a regular file; its variables are not set\n"
+row 0 "$good run B200OPT_CONFIG=bad.conf -- true" \
+  "b200opt: bad.conf:1: unknown variable B200OPT_MEMRY is ignored; the nearest known one is B200OPT_MEMORY\nb200opt: bad.conf:2: B200OPT_LOG_MAX_MB: 'big' is not accepted (accepted: 1..65536); using the default '256'\nb200opt: bad.conf:3: 'nonsense' is not NAME=VALUE and ignored\n"
+# … and with B200OPT_STRICT=1 it does not
+row 2 "$good run B200OPT_STRICT=1 B200OPT=of -- true" \
+  "b200opt: B200OPT: 'of' is not accepted (accepted: on|off); using the default 'on'\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
+row 2 "B200OPT_STRICT=1 $good run B200OPT_VNODE_SEED=x -- true" \
+  "b200opt: B200OPT_VNODE_SEED: 'x' is not accepted (accepted: 0..4294967295)\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
+row 2 "$good dryrun B200OPT_STRICT=1 B200OPT_LGO_DIR=x -- true" \
+  "b200opt: unknown variable B200OPT_LGO_DIR is ignored; the nearest known one is B200OPT_LOG_DIR\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
+row 0 "$good run B200OPT_STRICT=1 -- true" ''
+
+# doctor says the same on stdout, with a mark
+status=0
+env B200OPT_LOSS=no $good doctor >out 2>err || status=$?
+[ $status = 1 ] || fail "doctor: exit status $status, not 1"
+grep -qx "! variable   B200OPT_LOSS: 'no' is not accepted (accepted: on|off); using the default 'on'" out || fail "doctor: $(cat out)"
+tail -n 1 out | grep -qx "verdict      1 problem, marked by '!'" || fail "doctor: verdict $(tail -n 1 out)"
+$good doctor >out 2>&1 || fail "doctor in order: $(cat out)"
+tail -n 1 out | grep -qx "verdict      ready: b200opt run -- COMMAND" || fail "doctor: verdict $(tail -n 1 out)"
+
+[ "$failed" = 0 ] || echo "$failed failed"
+exit "$((failed > 0))"
