@@ -9,7 +9,10 @@ from matrix import JOBS, PLAIN, train
 
 PEER_LIMIT_S = 30
 DEAD_PEER = Job("dead-peer", (JOBS / "start_ranks.py", 2, PEER_LIMIT_S, JOBS / "dead_peer.py"), launcher="python")
-UNHANDLED = Job("unhandled-kernel", (JOBS / "unhandled.py",), world=1, launcher="python")
+UNHANDLED = {  # what the job uses: the name that must be said
+    "kernel": r"b200vnode: kernel without a CPU implementation: doubled",
+    "function": r"b200vnode: cuTensorMapEncodeTiled is not implemented",
+}
 COMPILED = train("compiled", "--mode", "fsdp2", "--compile")
 
 preloaded_or_not = pytest.mark.parametrize("arm", ["bare", "observe"])
@@ -26,11 +29,12 @@ def test_killed_rank_ends_its_peer_with_an_nccl_error(lab, arm):
 
 
 @preloaded_or_not
-def test_unhandled_kernel_ends_the_job_with_its_name(lab, arm):
-    run = lab.run(UNHANDLED, arm)
+@pytest.mark.parametrize("what", UNHANDLED)
+def test_what_the_node_cannot_compute_ends_the_job_with_its_name(lab, arm, what):
+    run = lab.run(Job(f"unhandled-{what}", (JOBS / "unhandled.py", what), world=1, launcher="python"), arm)
     assert run.status != 0, "the job went on with a kernel that computed nothing"
     assert "result" not in run.stdout
-    assert re.search(r"b200vnode: .*cutlass", run.stderr), run.explain()
+    assert re.search(UNHANDLED[what], run.stderr), run.explain()
 
 
 def test_torch_compile_is_turned_off_with_a_notice(lab):
