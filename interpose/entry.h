@@ -19,7 +19,7 @@
       return (ret)B200_MISSING_##lib;                                                                                       \
     b200_thread_self()->first_caller = __builtin_return_address(0);                                                         \
     ret status = B200_TYPED(name, function) args;                                                                           \
-    if (status == (ret)0)                                                                                                   \
+    if (status == (ret)0 && B200_STARTS_##class)                                                                            \
       b200_runtime_start(B200_SLOT(lib, name));                                                                             \
     return status;                                                                                                          \
   }                                                                                                                         \
@@ -76,8 +76,15 @@ static inline enum b200_owner b200_caller(const void *return_address) {
     return status;                                                                                                          \
   }
 
+#define B200_STARTS_PASS true
+#define B200_STARTS_GEMM true
+#define B200_STARTS_COLL true
+#define B200_STARTS_OWN true
+#define B200_STARTS_LOOKUP false
+
 /* Written by hand in the file that expands the rows. */
 #define B200_OBSERVE_OWN(lib, ret, name, params, args, fact)
+#define B200_OBSERVE_LOOKUP(lib, ret, name, params, args, fact)
 
 static inline void b200_observe_gemm(struct b200_thread *self, enum b200_symbol symbol, bool failed,
                                      const struct b200_gemm *gemm) {

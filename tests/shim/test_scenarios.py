@@ -125,3 +125,10 @@ def test_native_stacks(tmp_path, stacks):
         return
     assert sorted(r["bytes"] for r in found if r["owner"] == "pytorch") == [2 * MIB, 2 * MIB, 4 * MIB]
     assert all("shim_linked+0x" in r["frames"] for r in found if r["owner"] == "pytorch")
+
+
+def test_finding_functions_is_no_use_of_cuda(tmp_path):
+    """Libraries look the driver's functions up when they are loaded, also on machines without a GPU: nothing starts."""
+    result = run([VICTIM, "lookup"], environment("observed", tmp_path))
+    assert result.stdout == "found 0\n"
+    assert not list(tmp_path.iterdir())

@@ -35,10 +35,14 @@ static void use_driver(alloc_function alloc, free_function release) {
   printf("driver %d\n", status);
 }
 
-/* As NCCL and the static CUDA runtime inside cuBLAS find the driver. */
-static void by_dlsym(void *driver) {
+static void init_driver(void *driver) {
   CUresult (*init)(unsigned) = (CUresult(*)(unsigned))need(dlsym(driver, "cuInit"), "cuInit");
   printf("init %d\n", (int)init(0));
+}
+
+/* As NCCL and the static CUDA runtime inside cuBLAS find the driver. */
+static void by_dlsym(void *driver) {
+  init_driver(driver);
   use_driver((alloc_function)need(dlsym(driver, "cuMemAlloc_v2"), "cuMemAlloc_v2"),
              (free_function)need(dlsym(driver, "cuMemFree_v2"), "cuMemFree_v2"));
   printf("unknown name: %s\n", dlsym(driver, "cuNoSuchFunction") ? "found" : "not found");
@@ -52,6 +56,7 @@ static void by_proc_address(void *driver) {
   void *alloc = NULL, *release = NULL, *self = NULL, *nothing = &nothing;
   CUdriverProcAddressQueryResult result = 99;
   int status = (int)get("cuMemAlloc", &alloc, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &result);
+  init_driver(driver);
   printf("alloc %d %d\n", status, (int)result);
   status = (int)get("cuMemFree", &release, 12000, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
   use_driver((alloc_function)alloc, (free_function)release);
@@ -59,6 +64,12 @@ static void by_proc_address(void *driver) {
   printf("itself: %d %s\n", status, self == (void *)get ? "same" : "other");
   status = (int)get("cuNoSuchFunction", &nothing, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &result);
   printf("unknown: %d %d %s\n", status, (int)result, nothing ? "pointer" : "null");
+}
+
+static void lookup(void *driver) {
+  proc_address get = (proc_address)need(dlsym(driver, "cuGetProcAddress_v2"), "cuGetProcAddress_v2");
+  void *alloc = NULL;
+  printf("found %d\n", (int)get("cuMemAlloc", &alloc, 12000, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
 }
 
 static void by_entry_point(void *runtime) {
@@ -113,6 +124,8 @@ int main(int argc, char **argv) {
     by_dlsym(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda.so.1"));
   else if (strcmp(scenario, "procaddress") == 0)
     by_proc_address(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda.so.1"));
+  else if (strcmp(scenario, "lookup") == 0)
+    lookup(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda.so.1"));
   else if (strcmp(scenario, "entrypoint") == 0)
     by_entry_point(NULL);
   else if (strcmp(scenario, "chain") == 0)
