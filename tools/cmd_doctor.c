@@ -24,14 +24,14 @@ static const char doc[] =
     "and by what. Needs no GPU."
     "\v"
     "OUTPUT\n"
-    "  One fact a line; lines that begin with '!' are problems. The last line is the verdict.\n"
-    "  --env prints every variable: value, default, and what set it.\n"
+    "  One fact a line; lines that begin with '!' are problems. The last line is\n"
+    "  the verdict. --env prints every variable: value, default, what set it.\n"
     "\n"
     "EXIT STATUS\n"
     "  0  nothing is wrong\n"
     "  1  a problem was found\n"
     "  2  wrong arguments\n"
-    "  3  no such process, or it may not be looked at; the library is not installed\n"
+    "  3  no such process, or not allowed to look; the library is not installed\n"
     "\n"
     "EXAMPLES\n"
     "  b200opt doctor\n"
@@ -103,6 +103,12 @@ __attribute__((format(printf, 3, 4))) static void problem(struct patient *patien
 
 /* ---- checks */
 
+static void check_installed(void) {
+  char *path = launch_find_library();
+  fact("library", "%s loads; it is not preloaded in this shell (b200opt run does that)", path);
+  free(path);
+}
+
 static void check_library(struct patient *patient) {
   const struct process_file *mapped = process_find_file(&patient->process, "libb200opt");
   const char *preload = process_getenv(&patient->process, "LD_PRELOAD");
@@ -110,7 +116,7 @@ static void check_library(struct patient *patient) {
   if (mapped)
     fact("library", "mapped from %s", mapped->path);
   else if (patient->self && !asked)
-    fact("library", "%s loads; it is not preloaded in this shell (b200opt run does that)", launch_find_library());
+    check_installed();
   else if (asked)
     problem(patient, "library",
             "not mapped although LD_PRELOAD names it: the file is missing, or the program is static or setuid");

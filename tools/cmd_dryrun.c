@@ -113,7 +113,7 @@ static void preload_all(const char *folder, bool bare) {
   for (size_t i = 0; i < STAND_IN_COUNT; i++)
     libraries[count++] = b200_format("%s/%s", folder, stand_ins[i]);
   launch_preload(libraries);
-  for (size_t i = count - STAND_IN_COUNT; i < count; i++)
+  for (size_t i = 0; i < count; i++)
     free((char *)libraries[i]);
 }
 

@@ -83,6 +83,7 @@ static json_t *make_arm(const char *folder, const struct b200_logs *logs, const 
   if (!arm)
     cmd_fail(B200_EXIT_UNAVAILABLE, "report: '%s' has no logs of b200opt (*.jsonl) and no output with losses (*.out)",
              folder);
+  json_object_set_new(arm, "folder", json_string(folder));
   return arm;
 }
 

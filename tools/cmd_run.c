@@ -2,6 +2,8 @@
 #include "tools/cmd.h"
 #include "tools/launch.h"
 
+#include <stdlib.h>
+
 static const char doc[] =
     "Run a job with libb200opt.so preloaded.\n"
     "\n"
@@ -10,10 +12,11 @@ static const char doc[] =
     "inherits the library; in those that do no CUDA it does nothing."
     "\v"
     "ENVIRONMENT\n"
-    "  NAME=VALUE words before the command are set for the job. B200OPT_* variables:\n"
-    "  see b200opt doctor --env. A wrong one is said on stderr and its default used;\n"
-    "  with B200OPT_STRICT=1 the job is not started.\n"
-    "  Logs go to B200OPT_LOG_DIR, else $SM_OUTPUT_DATA_DIR/b200opt, else ./b200opt-logs.\n"
+    "  NAME=VALUE words before the command are set for the job. B200OPT_*\n"
+    "  variables: see b200opt doctor --env. A wrong one is said on stderr and its\n"
+    "  default used; with B200OPT_STRICT=1 the job is not started.\n"
+    "  Logs go to B200OPT_LOG_DIR, else $SM_OUTPUT_DATA_DIR/b200opt, else\n"
+    "  ./b200opt-logs.\n"
     "\n"
     "EXIT STATUS\n"
     "  that of COMMAND; before it starts:\n"
@@ -38,6 +41,8 @@ int cmd_run(int argc, char **argv) {
   cmd_parse(&argp, argc, argv, ARGP_IN_ORDER, &launch);
   launch_need_command(&launch, "run");
   launch_check_environment();
-  launch_preload((const char *[]){launch_find_library(), NULL});
+  char *library = launch_find_library();
+  launch_preload((const char *[]){library, NULL});
+  free(library);
   launch_exec(&launch);
 }

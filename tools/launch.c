@@ -77,7 +77,7 @@ static void check_preloadable(const char *path) {
              path);
 }
 
-const char *launch_find_library(void) {
+char *launch_find_library(void) {
   char *path = launch_find_beside("libb200opt.so", "../lib/libb200opt.so");
   if (!path) {
     char *folder = command_folder();

@@ -20,8 +20,8 @@ error_t launch_take_word(struct launch *launch, struct argp_state *state, const 
 /* Ends the process when there is no command. */
 void launch_need_command(const struct launch *launch, const char *verb);
 
-/* Path of libb200opt.so beside this command; checks that it loads. */
-const char *launch_find_library(void);
+/* Path of libb200opt.so beside this command; checks that it loads. The caller frees it. */
+char *launch_find_library(void);
 
 /* Full path of `name` in the first folder that has it: beside this command, or in `installed` from there ("../lib"). NULL
    when there is none. The caller frees it. */

@@ -65,8 +65,7 @@ static const struct sample {
 
 static const char *const others[] = {
     "{'eval_loss': 2.3, 'eval_runtime': 1.0, 'epoch': 1.0}",
-    "{'train_runtime': 10.0, 'train_samples_per_second': 8.0, 'train_steps_per_second': 1.0, 'train_loss': 2.3, 'epoch': "
-    "1.0}",
+    "{'train_runtime': 10.0, 'train_steps_per_second': 1.0, 'train_loss': 2.3, 'epoch': 1.0}",
     "  train_loss               =     2.3104",
     "  eval_loss                =     2.3104",
     "step 250: train loss 2.31, val loss 2.45",

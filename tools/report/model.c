@@ -260,8 +260,9 @@ static json_t *step_section(const struct chosen *chosen) {
     return json_null();
   json_t *steps = json_pack("{sI ss sI sf}", "count", (json_int_t)count, "source", first->step_source, "period",
                             first->steps[0].period, "first_s", slowest[0]);
-  size_t rest = count > 1 ? count - 1 : 1;
-  double *from = slowest + count - rest;
+  /* The first step warms up; the last one lasts until the job's last operation, which may belong to its end. */
+  size_t rest = count > 2 ? count - 2 : 1;
+  double *from = slowest + (count > 1);
   qsort(from, rest, sizeof(*from), by_value);
   json_object_set_new(steps, "median_s", json_real(quantile(from, rest, 0.5)));
   json_object_set_new(steps, "p10_s", json_real(quantile(from, rest, 0.1)));
@@ -431,16 +432,20 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   struct series log_series = series_of_log(&shim), output_series = series_of_output(logs);
   bool prefer_output = losses == LOSS_FROM_OUTPUT_FIRST ? output_series.count > 0 : log_series.count == 0;
   struct series series = prefer_output ? output_series : log_series;
-  if ((run && !shim.count) || (!counted->count && !series.count))
+  if ((run && !shim.count) || (!counted->count && !series.count)) {
+    free(shim.logs);
+    free(node.logs);
     return NULL;
+  }
   const struct b200_log *lead = counted->count ? counted->logs[0] : &nothing;
   int64_t ranks = count_ranks(counted);
 
   json_t *arm = count_section(counted);
   json_t *steps = step_section(&shim);
   json_object_update_new(arm, json_pack("{ss ss ss ss ss sI sI sb ss so so so}", "run", lead->run, "arm", lead->arm, "host",
-                                        lead->host, "gpu", lead->gpu, "producer", lead->producer, "ranks", ranks, "world",
-                                        lead->world, "virtual_node", is_virtual(&node, lead), "counted_by",
+                                        lead->host, "gpu", *lead->gpu || !node.count ? lead->gpu : node.logs[0]->gpu,
+                                        "producer", lead->producer, "ranks", ranks, "world", lead->world, "virtual_node",
+                                        is_virtual(&node, lead), "counted_by",
                                         shim.count   ? "b200opt"
                                         : node.count ? "node"
                                                      : "nobody",

@@ -354,7 +354,7 @@ static void print_pair(const struct text *text, const char *what, const json_t *
   char difference[64] = "equal";
   if (left != right)
     snprintf(difference, sizeof(difference), "differs by %s%s", right > left ? "+" : "", grouped(right - left).text);
-  fprintf(text->out, "  %-34s %18s %18s   %s\n", what, as_bytes ? bytes(left).text : grouped(left).text,
+  fprintf(text->out, "  %-30s %18s %18s   %s\n", what, as_bytes ? bytes(left).text : grouped(left).text,
           as_bytes ? bytes(right).text : grouped(right).text, difference);
 }
 
@@ -362,14 +362,14 @@ static void print_counts(const struct text *text, const json_t *comparison, cons
   size_t i;
   json_t *row;
   char what[96];
-  fprintf(text->out, "  %-34s %18s %18s\n", "", left, right);
+  fprintf(text->out, "  %-30s %18s %18s\n", "", left, right);
   json_array_foreach(json_object_get(comparison, "roles"), i, row) {
     snprintf(what, sizeof(what), "GEMM %s, calls", string(row, "role"));
     print_pair(text, what, row, "calls", false);
     snprintf(what, sizeof(what), "GEMM %s, FLOPs", string(row, "role"));
     print_pair(text, what, row, "flops", false);
   }
-  fprintf(text->out, "  %-34s %18s %18" PRId64 "   %" PRId64 " equal\n", "GEMM shapes", "", number(comparison, "shapes"),
+  fprintf(text->out, "  %-30s %18s %18" PRId64 "   %" PRId64 " equal\n", "GEMM shapes", "", number(comparison, "shapes"),
           number(comparison, "shapes_equal"));
   json_array_foreach(json_object_get(comparison, "collectives"), i, row) {
     snprintf(what, sizeof(what), "%s %s x%" PRId64 ", calls", string(row, "op"), string(row, "dtype"),
