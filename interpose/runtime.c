@@ -22,6 +22,8 @@
 
 enum state { COLD, STARTING, LIVE, OFF, DONE };
 
+enum { EARLY_LINES = 4 };
+
 /* Which calls make the steps: the collectives of a job with more than one rank, else its GEMMs. */
 enum step_source { STEPS_FROM_GEMMS, STEPS_FROM_COLLECTIVES };
 
@@ -45,6 +47,8 @@ static struct b200_runtime {
   _Atomic(struct b200_thread *) threads;
   _Atomic(struct observation *) seen;
   _Atomic(struct b200_writer *) writer;
+  struct b200_line early[EARLY_LINES]; /* lines of the very call whose success opens the log */
+  atomic_uint early_count;
   struct b200_ledger ledger;
   pthread_mutex_t steps_lock, flush_lock, config_lock;
   pthread_key_t thread_key;
@@ -193,8 +197,13 @@ void *b200_runtime_first(enum b200_library library, struct b200_slot *slot) {
 static void put(struct b200_line *line) {
   struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
   b200_line_end(line);
-  if (writer)
+  if (writer) {
     b200_writer_put(writer, line);
+    return;
+  }
+  unsigned index = atomic_fetch_add(&rt.early_count, 1);
+  if (index < EARLY_LINES)
+    rt.early[index] = *line;
 }
 
 static void step_found(void *context, const struct b200_step *step) {
@@ -403,7 +412,7 @@ static void put_config(struct b200_line *line) {
   b200_line_object_end(line);
 }
 
-static void put_header(const char *run, const char *host, const struct b200_launch *launch) {
+static void put_header(struct b200_writer *writer, const char *run, const char *host, const struct b200_launch *launch) {
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_header);
   b200_line_int(&line, B200_FIELD_header_format, 1);
@@ -423,7 +432,8 @@ static void put_header(const char *run, const char *host, const struct b200_laun
   b200_line_object(&line, B200_FIELD_header_nccl_env);
   b200_config_each_nccl(put_nccl_variable, &line);
   b200_line_object_end(&line);
-  put(&line);
+  b200_line_end(&line);
+  b200_writer_put(writer, &line);
 }
 
 /* -------------------------------------------------------------------------------------------- start and end */
@@ -456,8 +466,10 @@ static void open_log(void) {
     say("no log: %s cannot be written, errno %d; the job is not affected", path, errno);
     return;
   }
+  put_header(writer, run, host, &launch);
+  for (unsigned i = 0; i < EARLY_LINES && i < atomic_load(&rt.early_count); i++)
+    b200_writer_put(writer, &rt.early[i]);
   atomic_store_explicit(&rt.writer, writer, memory_order_release);
-  put_header(run, host, &launch);
 }
 
 static void prepare_loss(struct observation *seen) {
@@ -533,6 +545,7 @@ static void child_after_fork(void) {
   atomic_store(&rt.gemm_calls_at_coll, 0);
   atomic_store(&rt.captures, 0);
   rt.ledger_events_asked = 0;
+  atomic_store(&rt.early_count, 0);
   b200_libc_observe(false);
   set_all_targets(true);
   atomic_store(&rt.state, COLD);
