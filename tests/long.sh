@@ -1,0 +1,37 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: tests/long.sh NAME    one campaign that takes too long for every run; its short form is in tools/check
+#   list   names and durations on two cores
+#   e2e    every client for more steps, 4 and 8 ranks                             40 minutes
+#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
+#   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case ${1:-} in
+  list) sed -n '4,7s/^# *//p' "$0" ;;
+  e2e)
+    tools/setup --tests
+    exec ctest --test-dir build/release -C long -L long --output-on-failure --no-tests=error
+    ;;
+  fuzz)
+    tools/setup --tests
+    cmake --preset asan-ubsan -B build/fuzz "-DB200_PYTHON=$PWD/.venv/bin/python" -DB200_FUZZ=ON -DB200_VNODE=OFF >build/fuzz.log
+    for target in loss_scan config; do
+      cmake --build build/fuzz --target "fuzz_$target" >>build/fuzz.log
+      "build/fuzz/tests/fuzz/fuzz_$target" -max_total_time=600 -print_final_stats=1 "$(mktemp -d)" "tests/fuzz/corpus/$target" 2>&1 |
+        tail -n 8
+    done
+    echo "2 passed, 0 failed"
+    ;;
+  storm)
+    tools/setup --tests
+    logs=$(mktemp -d)
+    B200OPT_LOG_DIR=$logs LD_PRELOAD=$PWD/build/release/libb200opt.so build/release/tests/shim/shim_storm 20000
+    echo "1 passed, 0 failed"
+    ;;
+  *)
+    echo "long: ${1:-no name}: not a campaign; see tools/check --long list" >&2
+    exit 1
+    ;;
+esac
