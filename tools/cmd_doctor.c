@@ -110,7 +110,7 @@ static void check_installed(void) {
 }
 
 static void check_library(struct patient *patient) {
-  const struct process_file *mapped = process_find_file(&patient->process, "libb200opt");
+  const struct process_file *mapped = process_find_file(&patient->process, "libb200opt", NULL);
   const char *preload = process_getenv(&patient->process, "LD_PRELOAD");
   bool asked = preload && strstr(preload, "libb200opt.so");
   if (mapped)
@@ -183,18 +183,21 @@ static int64_t calls_of(const struct b200_log *log, const char *library) {
   return calls;
 }
 
-/* By the name in the log, the start of the file's name, and what it means when calls do not arrive. */
+/* One line for each mapped copy of a library (PyTorch maps those of its wheels even behind a preloaded one); `library` is
+   its name in the log, `file` the start of its file's name. */
 static void check_cuda_library(struct patient *patient, const char *library, const char *file) {
-  const struct process_file *mapped = process_find_file(&patient->process, file);
+  const char *preload = process_getenv(&patient->process, "LD_PRELOAD");
+  const struct process_file *mapped = NULL;
   int64_t calls = calls_of(patient->log, library);
-  if (!mapped)
-    return;
-  if (!patient->log)
-    fact(library, "%s", mapped->path);
-  else if (calls)
-    fact(library, "%s; %" PRId64 " calls seen", mapped->path, calls);
-  else
-    fact(library, "%s; no call seen: none was made, or it was opened with RTLD_DEEPBIND or linked statically", mapped->path);
+  int copies = 0;
+  while ((mapped = process_find_file(&patient->process, file, mapped))) {
+    fact(library, "%s%s", mapped->path, preload && strstr(preload, mapped->path) ? " (preloaded)" : "");
+    copies++;
+  }
+  if (copies && patient->log && calls)
+    fact("", "%" PRId64 " calls seen", calls);
+  else if (copies && patient->log)
+    fact("", "no call seen: none was made, or it was opened with RTLD_DEEPBIND or linked statically");
 }
 
 static void check_cuda(struct patient *patient) {
@@ -205,10 +208,10 @@ static void check_cuda(struct patient *patient) {
                                              {"nccl", "libnccl"}};
   for (size_t i = 0; i < sizeof(libraries) / sizeof(libraries[0]); i++)
     check_cuda_library(patient, libraries[i][0], libraries[i][1]);
-  if (process_find_file(&patient->process, "libcuda") && !process_find_file(&patient->process, "libcudart"))
+  if (process_find_file(&patient->process, "libcuda", NULL) && !process_find_file(&patient->process, "libcudart", NULL))
     problem(patient, "cudart",
             "libcuda is mapped but no libcudart: the CUDA runtime is linked statically; only its driver calls are seen");
-  if (process_find_file(&patient->process, "libb200vnode"))
+  if (process_find_file(&patient->process, "libb200vnode", NULL))
     fact("gpu", "virtual node");
   else if (access("/proc/driver/nvidia/version", R_OK) == 0)
     fact("gpu", "an NVIDIA driver is here");

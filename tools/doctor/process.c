@@ -124,9 +124,10 @@ const char *process_getenv(const struct process *process, const char *name) {
   return NULL;
 }
 
-const struct process_file *process_find_file(const struct process *process, const char *name) {
+const struct process_file *process_find_file(const struct process *process, const char *name,
+                                             const struct process_file *after) {
   size_t length = strlen(name);
-  for (size_t i = 0; i < process->file_count; i++) {
+  for (size_t i = after ? (size_t)(after - process->files) + 1 : 0; i < process->file_count; i++) {
     const char *file = strrchr(process->files[i].path, '/') + 1;
     if (strncmp(file, name, length) == 0 && (file[length] == '\0' || file[length] == '.' || file[length] == '-'))
       return &process->files[i];

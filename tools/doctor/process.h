@@ -31,8 +31,10 @@ void process_free(struct process *process);
 /* Value in the process's environment; NULL when unset. */
 const char *process_getenv(const struct process *process, const char *name);
 
-/* The mapped file whose name starts with `name` and goes on with ".so", a version, or nothing; NULL when there is none. */
-const struct process_file *process_find_file(const struct process *process, const char *name);
+/* The first mapped file behind `after` (NULL: of all) whose name starts with `name` and goes on with ".so", a version, or
+   nothing; NULL when there is none. */
+const struct process_file *process_find_file(const struct process *process, const char *name,
+                                             const struct process_file *after);
 
 /* The mapped file that holds `address`, or NULL. */
 const struct process_file *process_file_at(const struct process *process, uint64_t address);
