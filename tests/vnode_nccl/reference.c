@@ -17,19 +17,23 @@ struct format {
   bool is_signed, is_integer;
 };
 
+#define INTEGER(width, sign)                                                                                                \
+  { .bytes = width, .is_integer = true, .is_signed = sign }
+#define NARROW(width, e, m, top, saturating)                                                                                \
+  { .bytes = width, .exponent = e, .mantissa = m, .largest = top, .saturates = saturating }
 static const struct format formats[ncclNumTypes] = {
-    [ncclInt8] = {1, .is_integer = true, .is_signed = true},
-    [ncclUint8] = {1, .is_integer = true},
-    [ncclInt32] = {4, .is_integer = true, .is_signed = true},
-    [ncclUint32] = {4, .is_integer = true},
-    [ncclInt64] = {8, .is_integer = true, .is_signed = true},
-    [ncclUint64] = {8, .is_integer = true},
-    [ncclFloat16] = {2, 5, 10, 65504.0, false},
-    [ncclFloat32] = {4},
-    [ncclFloat64] = {8},
-    [ncclBfloat16] = {2, 8, 7, 0x1.fep127, false},
-    [ncclFloat8e4m3] = {1, 4, 3, 448.0, true},
-    [ncclFloat8e5m2] = {1, 5, 2, 57344.0, true},
+    [ncclInt8] = INTEGER(1, true),
+    [ncclUint8] = INTEGER(1, false),
+    [ncclInt32] = INTEGER(4, true),
+    [ncclUint32] = INTEGER(4, false),
+    [ncclInt64] = INTEGER(8, true),
+    [ncclUint64] = INTEGER(8, false),
+    [ncclFloat16] = NARROW(2, 5, 10, 65504.0, false),
+    [ncclFloat32] = {.bytes = 4},
+    [ncclFloat64] = {.bytes = 8},
+    [ncclBfloat16] = NARROW(2, 8, 7, 0x1.fep127, false),
+    [ncclFloat8e4m3] = NARROW(1, 4, 3, 448.0, true),
+    [ncclFloat8e5m2] = NARROW(1, 5, 2, 57344.0, true),
 };
 
 size_t type_bytes(ncclDataType_t type) {
