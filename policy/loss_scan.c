@@ -323,7 +323,7 @@ static void scan_names(struct scan *scan) {
 
 /* `value`: the loss when a pattern of the user has found it, else NULL. */
 static bool scan_part(const char *bytes, size_t length, const double *value, struct b200_loss *out) {
-  char text[B200_LOSS_LINE_BYTES];
+  char text[B200_LOSS_LINE_BYTES] = "";
   struct scan scan = {.text = text, .out = out};
   *out = (struct b200_loss){.loss = value ? *value : 0, .step = -1};
   clean(bytes, length, true, text);
