@@ -17,8 +17,10 @@
   X(OTHER, "other")                                                                                                         \
   X(F64, "f64")                                                                                                             \
   X(F32, "f32")                                                                                                             \
-  X(F16, "f16") X(BF16, "bf16") X(E4M3, "e4m3") X(E5M2, "e5m2") X(E2M1, "e2m1") X(I8, "i8") X(U8, "u8") X(I32, "i32")       \
-      X(U32, "u32") X(I64, "i64") X(U64, "u64")
+  X(F16, "f16")                                                                                                             \
+  X(BF16, "bf16")                                                                                                           \
+  X(E4M3, "e4m3")                                                                                                           \
+  X(E5M2, "e5m2") X(E2M1, "e2m1") X(I8, "i8") X(U8, "u8") X(I32, "i32") X(U32, "u32") X(I64, "i64") X(U64, "u64")
 #define B200_COMPUTES(X) X(OTHER, "other") X(F64, "f64") X(F32, "f32") X(TF32, "tf32") X(F16, "f16") X(I32, "i32")
 #define B200_EPILOGUES(X)                                                                                                   \
   X(NONE, "none")                                                                                                           \
@@ -27,8 +29,8 @@
   X(ALLGATHER, "AllGather")                                                                                                 \
   X(REDUCESCATTER, "ReduceScatter")                                                                                         \
   X(ALLREDUCE, "AllReduce")                                                                                                 \
-  X(BROADCAST, "Broadcast") X(REDUCE, "Reduce") X(SEND, "Send") X(RECV, "Recv") X(ALLTOALL, "AlltoAll") X(GATHER, "Gather") \
-      X(SCATTER, "Scatter")
+  X(BROADCAST, "Broadcast")                                                                                                 \
+  X(REDUCE, "Reduce") X(SEND, "Send") X(RECV, "Recv") X(ALLTOALL, "AlltoAll") X(GATHER, "Gather") X(SCATTER, "Scatter")
 #define B200_OWNERS(X)                                                                                                      \
   X(PYTORCH, "pytorch") X(NCCL, "nccl") X(CUBLAS, "cublas") X(CUDNN, "cudnn") X(B200OPT, "b200opt") X(OTHER, "other")
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Help: every verb describes itself with exit status and examples, and every option that it shows is accepted.
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 
 shown=0

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What run and dryrun hand to the job: LD_PRELOAD, variables, arguments, exit status. Libraries are empty stand-ins.
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 empty_library
 install home libb200opt.so

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Each row: exit status | environment and arguments of b200opt (shell words) | the whole of stderr, lines joined by '\n'.
+# shellcheck source=tests/cli/common.sh
 . "$(dirname "$0")/common.sh"
 empty_library
 install good libb200opt.so

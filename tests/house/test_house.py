@@ -99,7 +99,7 @@ def test_shell_scripts_are_clean():
     assert checker, "shellcheck is installed by tools/setup --tests"
     scripts = [str(p) for p in tracked() if re.match(r"#!/bin/(ba)?sh", p.read_text(errors="replace")[:20])]
     assert scripts
-    result = subprocess.run([checker, "--severity=warning", *scripts], capture_output=True, text=True)
+    result = subprocess.run([checker, "--severity=warning", "--external-sources", *scripts], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
 
 

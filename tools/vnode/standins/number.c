@@ -17,7 +17,7 @@ static const struct format formats[] = {
     {CUDA_R_64F, "f64", 8, false},      {CUDA_R_32F, "f32", 4, false},      {CUDA_R_16F, "f16", 2, false},
     {CUDA_R_16BF, "bf16", 2, false},    {CUDA_R_8F_E4M3, "e4m3", 1, false}, {CUDA_R_8F_E5M2, "e5m2", 1, false},
     {CUDA_R_4F_E2M1, "e2m1", 0, false}, {CUDA_R_8I, "i8", 1, false},        {CUDA_R_32I, "i32", 4, false},
-    {CUDA_C_32F, "other", 8, true},       {CUDA_C_64F, "other", 16, true},
+    {CUDA_C_32F, "other", 8, true},     {CUDA_C_64F, "other", 16, true},
 };
 
 static const struct format *format_of(cudaDataType type) {
