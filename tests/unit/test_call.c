@@ -52,6 +52,11 @@ START_TEST(every_value_has_a_name) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(roles_follow_the_transposes) X(flops_are_2mnk_per_matrix) X(bytes_follow_nccl_tests) X(every_value_has_a_name)
+/* clang-format off */
+#define CASES(X) \
+  X(roles_follow_the_transposes) \
+  X(flops_are_2mnk_per_matrix) \
+  X(bytes_follow_nccl_tests) \
+  X(every_value_has_a_name)
+/* clang-format on */
 UNIT_MAIN("call", CASES)

@@ -116,10 +116,14 @@ START_TEST(no_byte_is_lost_between_threads) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(blocks_are_charged_until_freed)                                                                                         \
-  X(unknown_and_double_frees_change_nothing)                                                                                \
-  X(an_address_that_comes_again_was_freed_unseen)                                                                           \
-  X(a_handle_lives_as_long_as_a_reference_or_a_mapping)                                                                     \
-  X(retained_and_imported_handles) X(one_unmap_takes_all_mappings_of_the_range) X(no_byte_is_lost_between_threads)
+/* clang-format off */
+#define CASES(X) \
+  X(blocks_are_charged_until_freed) \
+  X(unknown_and_double_frees_change_nothing) \
+  X(an_address_that_comes_again_was_freed_unseen) \
+  X(a_handle_lives_as_long_as_a_reference_or_a_mapping) \
+  X(retained_and_imported_handles) \
+  X(one_unmap_takes_all_mappings_of_the_range) \
+  X(no_byte_is_lost_between_threads)
+/* clang-format on */
 UNIT_MAIN("ledger", CASES)

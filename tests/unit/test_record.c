@@ -187,11 +187,15 @@ START_TEST(a_folder_that_is_not_there_is_refused) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(a_line_is_json)                                                                                                         \
-  X(text_is_escaped_and_ascii)                                                                                              \
-  X(objects_nest_once)                                                                                                      \
-  X(a_line_never_outgrows_its_bound)                                                                                        \
-  X(tallies_of_threads_add_up)                                                                                              \
-  X(a_full_tally_counts_what_it_refuses) X(every_line_is_written_or_counted) X(a_folder_that_is_not_there_is_refused)
+/* clang-format off */
+#define CASES(X) \
+  X(a_line_is_json) \
+  X(text_is_escaped_and_ascii) \
+  X(objects_nest_once) \
+  X(a_line_never_outgrows_its_bound) \
+  X(tallies_of_threads_add_up) \
+  X(a_full_tally_counts_what_it_refuses) \
+  X(every_line_is_written_or_counted) \
+  X(a_folder_that_is_not_there_is_refused)
+/* clang-format on */
 UNIT_MAIN("record", CASES)

@@ -204,12 +204,18 @@ START_TEST(boundaries_are_known_in_advance) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(equal_blocks_do_not_hide_the_step)                                                                                      \
-  X(three_steps_are_enough)                                                                                                 \
-  X(what_comes_before_the_first_step_is_not_a_step)                                                                         \
-  X(evaluation_is_left_out_and_the_steps_go_on)                                                                             \
-  X(accumulated_micro_batches_are_one_step)                                                                                 \
-  X(one_bucket_per_step) X(forward_passes_alone_are_no_training) X(noise_has_no_steps) X(the_user_may_tell_the_period)      \
-      X(a_long_run_forgets_and_counts_on) X(boundaries_are_known_in_advance)
+/* clang-format off */
+#define CASES(X) \
+  X(equal_blocks_do_not_hide_the_step) \
+  X(three_steps_are_enough) \
+  X(what_comes_before_the_first_step_is_not_a_step) \
+  X(evaluation_is_left_out_and_the_steps_go_on) \
+  X(accumulated_micro_batches_are_one_step) \
+  X(one_bucket_per_step) \
+  X(forward_passes_alone_are_no_training) \
+  X(noise_has_no_steps) \
+  X(the_user_may_tell_the_period) \
+  X(a_long_run_forgets_and_counts_on) \
+  X(boundaries_are_known_in_advance)
+/* clang-format on */
 UNIT_MAIN("steps", CASES)
