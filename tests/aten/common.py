@@ -4,12 +4,14 @@ import torch
 
 
 def to(value, device, dtype=None):
-    """`value` on `device`: tensors copied (leaves keep requires_grad), containers walked."""
+    """`value` on `device`: tensors copied (leaves keep requires_grad), devices replaced, containers walked."""
     if isinstance(value, torch.Tensor):
         moved = value.detach().to(device)
         if dtype is not None and moved.is_floating_point():
             moved = moved.to(dtype)
         return moved.requires_grad_(value.requires_grad)
+    if isinstance(value, torch.device):
+        return torch.device(device)
     if isinstance(value, (list, tuple)):
         return type(value)(to(v, device, dtype) for v in value)
     if isinstance(value, dict):
