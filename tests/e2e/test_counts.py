@@ -93,6 +93,8 @@ def test_each_step_counts_one_steps_work(lab, job):
         # DDP forms its buckets anew after the first step, so its first steps may stay outside the pattern.
         assert steps_of(job) - (3 if job is DDP_NO_SYNC else 0) <= len(found) <= steps_of(job)
         assert [r["step"] for r in found] == list(range(len(found)))
+        if job is DDP_NO_SYNC:
+            found.pop()  # a DDP step begins with its first reduction, in backward: the last one has no forward pass after it
         assert {r["gemm_flops"] for r in found} == {oracle.gemm_flops(config)}
         if job is not DDP_NO_SYNC:
             one = oracle.collectives(config).values()
