@@ -24,7 +24,7 @@ static const char doc[] =
     "\v"
     "WHAT IS SET UP\n"
     "  PyTorch's kernels run by its own CPU kernels; the layer that does so is\n"
-    "  compiled against the installed PyTorch the first time (half a minute on an\n"
+    "  compiled against the installed PyTorch the first time (a minute on an\n"
     "  idle machine; needs g++).\n"
     "  TORCHDYNAMO_DISABLE=1: compiled Triton kernels cannot run without a GPU.\n"
     "  OMP_NUM_THREADS=1, MKL_NUM_THREADS=1, MKL_CBWR=AUTO: equal runs give equal\n"
@@ -225,7 +225,6 @@ static void build_layer(const char *stand_in_folder, char *python, const struct 
   char *core = b200_format("%.*s/../core", (int)(strrchr(script, '/') - script), script);
   char *folder = layer_folder(stand_in_folder);
   make_folder(folder);
-  cmd_say("virtual node: PyTorch's kernels for torch %s (compiled the first time: about 30 s)", torch->version);
   if (!run_script((char *[]){script, python, folder, (char *)stand_in_folder, core, NULL}))
     cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: the layer for torch %s was not made", torch->version);
   setenv("B200OPT_VNODE_ATEN_DIR", folder, 1);

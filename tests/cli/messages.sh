@@ -118,8 +118,8 @@ row 0 "$good run B200OPT_CONFIG=bad.conf -- true" \
 # … and with B200OPT_STRICT=1 it does not
 row 2 "$good run B200OPT_STRICT=1 B200OPT=of -- true" \
   "b200opt: B200OPT: 'of' is not accepted (accepted: on|off); using the default 'on'\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
-row 2 "B200OPT_STRICT=1 $good run B200OPT_VNODE_SEED=x -- true" \
-  "b200opt: B200OPT_VNODE_SEED: 'x' is not accepted (accepted: 0..4294967295)\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
+row 2 "B200OPT_STRICT=1 $good run B200OPT_VNODE_MEMORY_GB=x -- true" \
+  "b200opt: B200OPT_VNODE_MEMORY_GB: 'x' is not accepted (accepted: 1..1024)\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
 row 2 "$good dryrun B200OPT_STRICT=1 B200OPT_LGO_DIR=x -- true" \
   "b200opt: unknown variable B200OPT_LGO_DIR is ignored; the nearest known one is B200OPT_LOG_DIR\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
 row 0 "$good run B200OPT_STRICT=1 -- true" ''

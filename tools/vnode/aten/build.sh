@@ -4,8 +4,8 @@
 #
 #   build.sh PYTHON OUTDIR VNODE_LIBDIR VNODE_CORE_INCLUDE
 #
-# Makes OUTDIR/libb200aten-<torch version>.so; does nothing when it is up to date (same sources, torch, compiler and libraries).
-# Several callers may run at once. CXX and JOBS may be set. Prints one line; on failure one line with the log's path.
+# Makes OUTDIR/libb200aten-<torch version>.so; does and says nothing when it is up to date (same sources, torch, compiler and libraries).
+# Several callers may run at once. CXX and JOBS may be set. Prints a line before and after; on failure one line with the log's path.
 set -eu
 
 fail() {
@@ -50,9 +50,9 @@ stamp=$({
   cat "$here"/*.cpp "$here"/*.h "$here/build.sh" "$core/core.h"
 } | sha256sum | cut -d ' ' -f 1)
 if [ -f "$target" ] && [ "$(cat "$target.stamp" 2>/dev/null)" = "$stamp" ]; then
-  echo "b200aten: $target is up to date"
   exit 0
 fi
+echo "b200aten: compiling PyTorch's kernels for torch $version (about 90 s of processor time, once)"
 
 work=$(mktemp -d "$out/.build-XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -97,7 +97,6 @@ static void read_config(void) {
     config.session = default_session();
   config.log_dir = text_of("B200OPT_VNODE_LOG_DIR");
   config.aten_dir = text_of("B200OPT_VNODE_ATEN_DIR");
-  config.seed = strtoull(value_of("B200OPT_VNODE_SEED"), NULL, 10);
   config.rank = launcher_number("RANK");
   config.world = launcher_number("WORLD_SIZE");
 }

@@ -53,7 +53,6 @@ struct vnode_config {
   const char *session;   /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
   const char *log_dir;   /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
   const char *aten_dir;  /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
-  uint64_t seed;         /* B200OPT_VNODE_SEED */
   int rank;              /* RANK, or -1 */
   int world;             /* WORLD_SIZE, or -1 */
 };
