@@ -70,6 +70,18 @@ static cudaError_t observe_cudaStreamBeginCapture(cudaStream_t stream, enum cuda
   return status;
 }
 
+static cudaError_t observe_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                                         const cudaGraphNode_t *dependencies,
+                                                         const cudaGraphEdgeData *dependencyData, size_t numDependencies,
+                                                         enum cudaStreamCaptureMode mode) {
+  cudaError_t status =
+      B200_REAL(cudart, cudaStreamBeginCaptureToGraph)(stream, graph, dependencies, dependencyData, numDependencies, mode);
+  b200_count(b200_thread_self(), B200_SYM_cudaStreamBeginCaptureToGraph, status != cudaSuccess, 0);
+  if (status == cudaSuccess)
+    b200_runtime_capture(+1);
+  return status;
+}
+
 /* A capture that was invalidated ends with an error, and ends all the same; only a call on a stream that does not capture
    changes nothing. */
 static cudaError_t observe_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph) {

@@ -59,11 +59,14 @@ static atomic_bool looking;
 
 void b200_libc_observe(bool on) {
   atomic_store_explicit(&looking, on, memory_order_relaxed);
-  if (!on) /* also in a forked child, where another thread of the parent may have held them */
-    for (int i = 0; i < STREAMS; i++) {
-      pthread_mutex_init(&pending[i].lock, NULL);
-      pending[i].length = 0;
-    }
+}
+
+void b200_libc_forget(void) {
+  b200_libc_observe(false);
+  for (int i = 0; i < STREAMS; i++) {
+    pthread_mutex_init(&pending[i].lock, NULL);
+    pending[i].length = 0;
+  }
 }
 
 /* Gathers lines. Never waits: a write that meets another one on the same stream (two threads, or a signal handler in the

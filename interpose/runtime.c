@@ -79,30 +79,35 @@ static uint64_t now_ns(clockid_t clock) {
 
 /* ------------------------------------------------------------------------------------------------ messages */
 
+/* To the log; before there is one, the first few lines wait for it. */
+static void put(struct b200_line *line) {
+  struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
+  b200_line_end(line);
+  if (writer) {
+    b200_writer_put(writer, line);
+    return;
+  }
+  unsigned index = atomic_fetch_add(&rt.early_count, 1);
+  if (index < EARLY_LINES)
+    rt.early[index] = *line;
+}
+
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *format, ...) {
   char text[512] = "b200opt: ";
   size_t prefix = strlen(text);
   va_list arguments;
-  if (rt.config.log_level == B200_LOG_SILENT)
-    return;
   va_start(arguments, format);
-  int length = vsnprintf(text + prefix, sizeof text - prefix - 1, format, arguments);
+  vsnprintf(text + prefix, sizeof text - prefix - 1, format, arguments);
   va_end(arguments);
-  if (length < 0)
-    return;
-  size_t count = strlen(text);
-  text[count++] = '\n';
-  (void)!syscall(SYS_write, STDERR_FILENO, text, count);
-  struct b200_writer *writer = atomic_load(&rt.writer);
-  if (!writer)
-    return;
   struct b200_line line;
-  text[count - 1] = '\0';
   b200_line_begin(&line, B200_RECORD_warn);
   b200_line_text(&line, B200_FIELD_warn_text, text + prefix);
-  b200_line_end(&line);
-  b200_writer_put(writer, &line);
+  put(&line);
+  if (rt.config.log_level == B200_LOG_SILENT)
+    return;
+  strcat(text, "\n");
+  (void)!syscall(SYS_write, STDERR_FILENO, text, strlen(text));
 }
 
 /* ------------------------------------------------------------------------------------------------- threads */
@@ -193,18 +198,6 @@ void *b200_runtime_first(enum b200_library library, struct b200_slot *slot) {
 }
 
 /* ------------------------------------------------------------------------------------------------- records */
-
-static void put(struct b200_line *line) {
-  struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
-  b200_line_end(line);
-  if (writer) {
-    b200_writer_put(writer, line);
-    return;
-  }
-  unsigned index = atomic_fetch_add(&rt.early_count, 1);
-  if (index < EARLY_LINES)
-    rt.early[index] = *line;
-}
 
 static void step_found(void *context, const struct b200_step *step) {
   (void)context;
@@ -412,28 +405,26 @@ static void put_config(struct b200_line *line) {
   b200_line_object_end(line);
 }
 
-static void put_header(struct b200_writer *writer, const char *run, const char *host, const struct b200_launch *launch) {
-  struct b200_line line;
-  b200_line_begin(&line, B200_RECORD_header);
-  b200_line_int(&line, B200_FIELD_header_format, 1);
-  b200_line_text(&line, B200_FIELD_header_producer, "b200opt " B200_VERSION);
-  b200_line_text(&line, B200_FIELD_header_run, run);
-  b200_line_text(&line, B200_FIELD_header_arm, rt.config.arm);
-  b200_line_text(&line, B200_FIELD_header_host, host);
-  b200_line_int(&line, B200_FIELD_header_pid, rt.pid);
-  b200_line_int(&line, B200_FIELD_header_rank, launch->rank);
-  b200_line_int(&line, B200_FIELD_header_world, launch->world);
-  b200_line_int(&line, B200_FIELD_header_local_rank, launch->local_rank);
-  b200_line_uint(&line, B200_FIELD_header_t_ns, now_ns(CLOCK_MONOTONIC));
-  b200_line_uint(&line, B200_FIELD_header_unix_ns, now_ns(CLOCK_REALTIME));
-  put_versions(&line);
-  put_gpu(&line);
-  put_config(&line);
-  b200_line_object(&line, B200_FIELD_header_nccl_env);
-  b200_config_each_nccl(put_nccl_variable, &line);
-  b200_line_object_end(&line);
-  b200_line_end(&line);
-  b200_writer_put(writer, &line);
+static void make_header(struct b200_line *out, const char *run, const char *host, const struct b200_launch *launch) {
+  b200_line_begin(out, B200_RECORD_header);
+  b200_line_int(out, B200_FIELD_header_format, 1);
+  b200_line_text(out, B200_FIELD_header_producer, "b200opt " B200_VERSION);
+  b200_line_text(out, B200_FIELD_header_run, run);
+  b200_line_text(out, B200_FIELD_header_arm, rt.config.arm);
+  b200_line_text(out, B200_FIELD_header_host, host);
+  b200_line_int(out, B200_FIELD_header_pid, rt.pid);
+  b200_line_int(out, B200_FIELD_header_rank, launch->rank);
+  b200_line_int(out, B200_FIELD_header_world, launch->world);
+  b200_line_int(out, B200_FIELD_header_local_rank, launch->local_rank);
+  b200_line_uint(out, B200_FIELD_header_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(out, B200_FIELD_header_unix_ns, now_ns(CLOCK_REALTIME));
+  put_versions(out);
+  put_gpu(out);
+  put_config(out);
+  b200_line_object(out, B200_FIELD_header_nccl_env);
+  b200_config_each_nccl(put_nccl_variable, out);
+  b200_line_object_end(out);
+  b200_line_end(out);
 }
 
 /* -------------------------------------------------------------------------------------------- start and end */
@@ -460,13 +451,14 @@ static void open_log(void) {
   snprintf(folder, sizeof folder, "%s/%s", b200_config_log_dir(&rt.config, log_dir, sizeof log_dir), run);
   snprintf(path, sizeof path, "%s/%s-r%d-%d.jsonl", folder, host, launch.rank < 0 ? 0 : launch.rank, (int)rt.pid);
   struct b200_writer *writer = NULL;
+  struct b200_line header;
+  make_header(&header, run, host, &launch);
   if (make_folders(folder))
-    writer = b200_writer_open(path, (uint64_t)rt.config.log_max_mb << 20, flush);
+    writer = b200_writer_open(path, (uint64_t)rt.config.log_max_mb << 20, flush, &header);
   if (!writer) {
     say("no log: %s cannot be written, errno %d; the job is not affected", path, errno);
     return;
   }
-  put_header(writer, run, host, &launch);
   for (unsigned i = 0; i < EARLY_LINES && i < atomic_load(&rt.early_count); i++)
     b200_writer_put(writer, &rt.early[i]);
   atomic_store_explicit(&rt.writer, writer, memory_order_release);
@@ -546,7 +538,7 @@ static void child_after_fork(void) {
   atomic_store(&rt.captures, 0);
   rt.ledger_events_asked = 0;
   atomic_store(&rt.early_count, 0);
-  b200_libc_observe(false);
+  b200_libc_forget();
   set_all_targets(true);
   atomic_store(&rt.state, COLD);
 }

@@ -91,6 +91,8 @@ bool b200_runtime_is_off(void);
 
 /* entry_libc.c: whether the job's output is looked at. */
 void b200_libc_observe(bool on);
+/* In a forked child: not looked at, and whatever another thread of the parent was doing is forgotten. */
+void b200_libc_forget(void);
 
 /* One line that the job printed, without its newline. */
 void b200_runtime_output(const char *line, size_t length);

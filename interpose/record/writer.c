@@ -16,6 +16,7 @@ enum {
   RING_BYTES = 1 << 20,
   LAST_WORDS_BYTES = 64 << 10, /* kept below the bound for drop and end lines */
   CLOSE_TIMEOUT_S = 1,
+  STACK_BYTES = 512 << 10, /* glibc takes static thread-local storage out of it */
 };
 
 struct b200_writer {
@@ -95,7 +96,7 @@ static int start_thread(struct b200_writer *writer) {
   sigfillset(&all);
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, 128 << 10);
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = pthread_create(&thread, &attributes, drain, writer);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -103,7 +104,8 @@ static int start_thread(struct b200_writer *writer) {
   return error;
 }
 
-struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void (*tick)(void)) {
+struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void (*tick)(void),
+                                     const struct b200_line *header) {
   int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0)
     return NULL;
@@ -113,6 +115,8 @@ struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void 
   writer->file = file;
   writer->max_bytes = max_bytes;
   writer->tick = tick;
+  writer->accepted_bytes = header->length;
+  write_all(file, header->text, header->length);
   pthread_mutex_init(&writer->lock, NULL);
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);

@@ -16,10 +16,12 @@
 
 struct b200_writer;
 
-/* Creates `path` (its folder exists) and the thread. NULL with errno when either is refused. The thread calls `tick`,
+/* Creates `path` (its folder exists), writes `header` to it at once, and starts the thread. NULL with errno when the file or
+   the thread is refused. The thread calls `tick`,
    without a lock, after a second and then ever more rarely, every minute at last, so that what is only counted gets into the
    log of a job that is killed. */
-struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void (*tick)(void));
+struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void (*tick)(void),
+                                     const struct b200_line *header);
 
 void b200_writer_put(struct b200_writer *writer, const struct b200_line *line);
 

@@ -173,3 +173,51 @@ def test_mutable_state_is_in_a_few_named_objects():
                "completed", "b200_thread_block"}
     allowed |= {f"b200_slots_{lib}" for lib in ("cudart", "cuda", "cublas", "cublaslt", "nccl")}
     assert writable <= allowed
+
+
+# ------------------------------------------------------------------------------------------------- forks and configuration
+
+FORKING = """
+import ctypes, os, sys
+def use():
+    runtime, block = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+    return runtime.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(1 << 21))
+before = use() if sys.argv[1] == "after" else None
+child = os.fork()
+result = use()
+if child == 0:
+    os._exit(10 + result)
+print(before, result, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+NODE = [STANDINS / name for name in ("libb200vnode.so", "libcudart.so.13", "libcuda.so.1")]
+
+
+@pytest.mark.parametrize("when, output, allocations", [
+    # a child that uses CUDA by itself has a log of its own; os._exit() ends it before the first second's counts are written
+    ("before", "None 0 10\n", [0, 1]),
+    ("after", "0 0 13\n", [2]),  # CUDA refuses the child of a process that has used it: cudaErrorInitializationError
+])
+def test_forked_children(when, output, allocations, tmp_path):
+    bare = arms([PYTHON, "-c", FORKING, when], tmp_path, NODE)
+    assert (bare.returncode, bare.stdout) == (0, output)
+    logs = read_logs(tmp_path / "observed")
+    assert sorted(sum(r["allocs"] for r in log if r["t"] == "alloc") for log in logs) == allocations
+    assert all(log[0]["t"] == "header" for log in logs) and len({log[0]["pid"] for log in logs}) == len(logs)
+
+
+def test_a_wrong_variable_is_said_once_and_logged(tmp_path):
+    script = FORKING.split("before =")[0] + "print(use(), use())"
+    result = run([PYTHON, "-c", script], environment("observed", tmp_path, NODE, B200OPT_MEMORY="maybe", B200OPT_MEMROY="off"))
+    assert (result.returncode, result.stdout) == (0, "0 0\n")
+    expected = ["B200OPT_MEMORY: 'maybe' is not accepted (accepted: observe|off); using the default 'observe'",
+                "unknown variable B200OPT_MEMROY is ignored; the nearest known one is B200OPT_MEMORY"]
+    assert sorted(result.stderr.splitlines()) == sorted("b200opt: " + text for text in expected)
+    assert sorted(r["text"] for r in read_logs(tmp_path)[0] if r["t"] == "warn") == sorted(expected)
+
+
+def test_memory_off_keeps_no_ledger(tmp_path):
+    script = FORKING.split("before =")[0] + "print(use())"
+    run([PYTHON, "-c", script], environment("observed", tmp_path, NODE, B200OPT_MEMORY="off"))
+    records = read_logs(tmp_path)[0]
+    assert total(records, "cuMemAlloc_v2") == 1 and not [r for r in records if r["t"] == "alloc"]

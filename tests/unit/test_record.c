@@ -130,6 +130,13 @@ static char path[64];
 
 static void no_tick(void) {}
 
+static struct b200_writer *open_writer(const char *at) {
+  struct b200_line header;
+  b200_line_begin(&header, B200_RECORD_header);
+  b200_line_end(&header);
+  return b200_writer_open(at, 1 << 20, no_tick, &header);
+}
+
 static void *write_lines(void *writer) {
   for (int i = 0; i < 2000; i++) {
     struct b200_line line;
@@ -165,7 +172,7 @@ static void put_end(struct b200_writer *writer) {
 
 START_TEST(every_line_is_written_or_counted) {
   snprintf(path, sizeof path, "/tmp/b200-writer-%d.jsonl", (int)getpid());
-  struct b200_writer *writer = b200_writer_open(path, 1 << 20, no_tick);
+  struct b200_writer *writer = open_writer(path);
   ck_assert_ptr_nonnull(writer);
   pthread_t threads[8];
   uint64_t lines, dropped;
@@ -183,7 +190,7 @@ START_TEST(every_line_is_written_or_counted) {
 END_TEST
 
 START_TEST(a_folder_that_is_not_there_is_refused) {
-  ck_assert_ptr_null(b200_writer_open("/nonexistent/folder/log.jsonl", 1 << 20, no_tick));
+  ck_assert_ptr_null(open_writer("/nonexistent/folder/log.jsonl"));
 }
 END_TEST
 
