@@ -187,14 +187,15 @@ def execute(argv, folder, limit_s=JOB_LIMIT_S):
 # Figures that differ from run to run whatever is preloaded.
 MEASURED = re.compile(
     r"(tokens/s |tps: |tflops: |mfu: |'train_runtime': '|'train_samples_per_second': '|'train_steps_per_second': ')[\d.,]+"
-    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+|(?<=/tb/)\d{8}-\d{4}"
 )
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
-def stable_lines(text):
-    """Lines without measured figures, sorted: two ranks that share a terminal interleave as they like."""
-    return sorted(MEASURED.sub("#", COLOUR.sub("", text)).splitlines())
+def stable_lines(run):
+    """Lines of stdout without measured figures and the run's own folder, sorted: ranks that share a terminal interleave as they like."""
+    text = COLOUR.sub("", run.stdout).replace(str(run.folder), "DIR")
+    return sorted(MEASURED.sub("#", text).splitlines())
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,7 @@ TITAN = Job(
         *("--hf-assets-path", "{shared}/titan/tokenizer", "--dataloader.dataset-path", "{shared}/titan/data"),
         *("--dump-folder", "{dir}/outputs", "--metrics.enable-tensorboard", "--metrics.disable-color-printing"),
         *("--training.steps", 4, "--training.seq-len", 128, "--training.local-batch-size", 2),
-        *("--training.disable-cuda-graphs", "--debug.seed", 0),
+        *("--training.disable-cuda-graphs", "--debug.seed", 0, "--debug.no-enable-structured-logging"),
     ),
     needs=("torchtitan", "tensorboard"),
     prepare=titan_assets,

@@ -24,7 +24,7 @@ def assert_same(lab, job, arm):
     assert len(bare.result["losses"]) > 1, "the job reported no losses"
     for figure in ("losses", "grad_norms"):
         assert preloaded.result.get(figure) == bare.result.get(figure), f"{figure} differ in bits"
-    assert stable_lines(preloaded.stdout) == stable_lines(bare.stdout)
+    assert stable_lines(preloaded) == stable_lines(bare)
     assert own_lines(preloaded.stderr) == []
 
 
