@@ -7,12 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define NAME_BYTES_MAX 64 /* longer names are compared by their first bytes */
 #define SHOWN_BYTES 80    /* of a value or a name in a complaint */
 #define PREFIX "B200OPT"
+#define FILE_BYTES_MAX (1 << 20)
 
 extern char **environ;
 
@@ -145,6 +147,26 @@ static int choice_index(const char *accepted, const char *value) {
   return -1;
 }
 
+/* The kill switch takes every common spelling: who needs it is in a hurry. */
+static int mode_index(const char *value) {
+  static const struct {
+    const char *word;
+    enum b200_mode mode;
+  } words[] = {
+      {"on", B200_MODE_ON},   {"1", B200_MODE_ON},  {"true", B200_MODE_ON},   {"yes", B200_MODE_ON},
+      {"off", B200_MODE_OFF}, {"0", B200_MODE_OFF}, {"false", B200_MODE_OFF}, {"no", B200_MODE_OFF},
+  };
+  for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+    if (strcasecmp(value, words[i].word) == 0)
+      return (int)words[i].mode;
+  return -1;
+}
+
+/* Index of `value` among what a CHOICE or FLAG row accepts, or -1. */
+static int row_choice(const struct b200_env_row *row, const char *value) {
+  return row == &rows[ROW_B200OPT] ? mode_index(value) : choice_index(row->accepted, value);
+}
+
 static bool parse_int(const char *accepted, const char *value, int64_t *out) {
   char *end;
   long long least = strtoll(accepted, &end, 10);
@@ -162,7 +184,7 @@ bool b200_env_row_accepts(const struct b200_env_row *row, const char *value) {
   switch (row->type) {
   case B200_TYPE_CHOICE:
   case B200_TYPE_FLAG:
-    return choice_index(row->accepted, value) >= 0;
+    return row_choice(row, value) >= 0;
   case B200_TYPE_INT:
     return parse_int(row->accepted, value, &number);
   case B200_TYPE_TEXT:
@@ -180,10 +202,10 @@ static bool set_member(struct b200_config *config, enum b200_env_index index, co
     return false;
   switch (row->type) {
   case B200_TYPE_CHOICE:
-    *(int *)member = choice_index(row->accepted, value);
+    *(int *)member = row_choice(row, value);
     break;
   case B200_TYPE_FLAG:
-    *(bool *)member = choice_index(row->accepted, value) == 1;
+    *(bool *)member = row_choice(row, value) == 1;
     break;
   case B200_TYPE_INT:
     parse_int(row->accepted, value, member);
@@ -315,14 +337,37 @@ static void complain_file(struct b200_config *config, const char *why) {
            show(config->config_file, strlen(config->config_file)).text, why);
 }
 
+/* A number: the words of strerror() may look like those of an error of the job, which its surroundings search for. */
+static void complain_errno(struct b200_config *config, int error) {
+  char why[32];
+  snprintf(why, sizeof(why), "errno %d", error);
+  complain_file(config, why);
+}
+
+/* Whole lines up to FILE_BYTES_MAX. */
+static void take_file(struct file_reader *reader, int file) {
+  char bytes[4096];
+  ssize_t count = 0;
+  size_t total = 0;
+  while (total < FILE_BYTES_MAX && (count = read(file, bytes, sizeof(bytes))) > 0) {
+    take_bytes(reader, bytes, (size_t)count);
+    total += (size_t)count;
+  }
+  if (total >= FILE_BYTES_MAX)
+    complain(reader->config, "B200OPT_CONFIG: '%s' is longer than %d bytes; the rest is ignored",
+             show(reader->path, strlen(reader->path)).text, FILE_BYTES_MAX - 1);
+  else if (count < 0)
+    complain_errno(reader->config, errno);
+  else if (reader->length)
+    take_line(reader);
+}
+
 static void load_file(struct b200_config *config, char *const *environment) {
   struct file_reader reader = {.config = config, .environment = environment, .path = config->config_file};
   struct stat status;
-  char bytes[4096];
-  ssize_t count;
   int file = open(reader.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
-    complain_file(config, strerror(errno));
+    complain_errno(config, errno);
     return;
   }
   if (fstat(file, &status) == 0 && !S_ISREG(status.st_mode)) {
@@ -330,12 +375,7 @@ static void load_file(struct b200_config *config, char *const *environment) {
     close(file);
     return;
   }
-  while ((count = read(file, bytes, sizeof(bytes))) > 0)
-    take_bytes(&reader, bytes, (size_t)count);
-  if (count < 0)
-    complain_file(config, strerror(errno));
-  if (reader.length)
-    take_line(&reader);
+  take_file(&reader, file);
   close(file);
 }
 
@@ -365,7 +405,7 @@ void b200_config_load(struct b200_config *out) {
 
 bool b200_config_is_off(void) {
   const char *value = getenv(PREFIX);
-  return value && strcmp(value, "off") == 0;
+  return value && mode_index(value) == B200_MODE_OFF;
 }
 
 const char *b200_config_value(const struct b200_config *config, enum b200_env_index index, char *out, size_t size) {

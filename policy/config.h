@@ -97,8 +97,8 @@ void b200_config_load(struct b200_config *out);
 /* The same from another environment: NAME=VALUE strings, ended by NULL. */
 void b200_config_load_from(struct b200_config *out, char *const *environment);
 
-/* B200OPT=off in the environment: the cheap question for the constructor of a process that may never do CUDA. Exact: any
-   other value, and a value that only the file has, gives false. */
+/* B200OPT=off (or another spelling of it) in the environment: the cheap question for the constructor of a process that may
+   never do CUDA. Any other value, and a value that only the file has, gives false. */
 bool b200_config_is_off(void);
 
 /* All rows of env.def in its order, JOB and NODE. */

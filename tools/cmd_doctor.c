@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define START_SLACK_NS INT64_C(2000000000)
+
 static const char doc[] =
     "Say whether libb200opt.so works here, or in a running process.\n"
     "\n"
@@ -179,7 +181,7 @@ static int64_t calls_of(const struct b200_log *log, const char *library) {
   int64_t calls = 0;
   for (size_t i = 0; log && i < log->call_count; i++)
     if (strcmp(log->calls[i].lib, library) == 0)
-      calls += log->calls[i].calls;
+      calls = b200_add(calls, log->calls[i].calls);
   return calls;
 }
 
@@ -293,17 +295,28 @@ static void print_variables(const struct patient *patient) {
 
 /* ---- the whole */
 
+/* Ids of processes come again: a log that began before the process did is another's. The slack is for a clock that was
+   set. */
+static bool is_of_process(const struct patient *patient, const struct b200_log *log) {
+  return !log->node && log->header && log->pid == patient->process.pid &&
+         log->unix_ns >= patient->process.start_unix_ns - START_SLACK_NS;
+}
+
 /* The log that the process writes; relative paths are the process's. */
 static void find_log(struct patient *patient) {
   const char *output = process_getenv(&patient->process, "SM_OUTPUT_DATA_DIR");
   const char *own = patient->config.log_dir;
-  char *folder = *own ? b200_format("%s", own) : output ? b200_format("%s/b200opt", output) : b200_format("b200opt-logs");
+  char *folder = *own                ? b200_format("%s", own)
+                 : output && *output ? b200_format("%s/b200opt", output)
+                                     : b200_format("b200opt-logs");
   char *path =
-      *folder == '/' ? b200_format("%s", folder) : b200_format("/proc/%d/cwd/%s", (int)patient->process.pid, folder);
+      *folder == '/' ? b200_format("%s", folder) : b200_format("/proc/%d/cwd/%s", (int)patient->process.thread, folder);
   b200_logs_read(path, &patient->logs);
-  for (size_t i = 0; i < patient->logs.log_count; i++)
-    if (!patient->logs.logs[i].node && patient->logs.logs[i].pid == patient->process.pid)
-      patient->log = &patient->logs.logs[i];
+  for (size_t i = 0; i < patient->logs.log_count; i++) {
+    const struct b200_log *log = &patient->logs.logs[i];
+    if (is_of_process(patient, log) && (!patient->log || log->unix_ns > patient->log->unix_ns))
+      patient->log = log;
+  }
   free(path);
   free(folder);
 }

@@ -45,6 +45,13 @@ char *b200_format(const char *format, ...) {
   ((array) = b200_grow((array), (count), sizeof(*(array))), memset(&(array)[(count)], 0, sizeof(*(array))),                 \
    &(array)[(count)++])
 
+int64_t b200_add(int64_t a, int64_t b) {
+  int64_t sum;
+  if (!__builtin_add_overflow(a, b, &sum))
+    return sum;
+  return a < 0 ? INT64_MIN : INT64_MAX;
+}
+
 static char *copy(const char *text) {
   return b200_format("%s", text);
 }
@@ -76,7 +83,12 @@ static double real_value(const json_t *value) {
 }
 
 static int64_t int_value(const json_t *value) {
-  return json_is_integer(value) ? json_integer_value(value) : (int64_t)json_number_value(value);
+  if (json_is_integer(value))
+    return json_integer_value(value);
+  double real = json_number_value(value); /* never NaN: JSON has no such number */
+  if (real >= 0x1p63)
+    return INT64_MAX;
+  return real < -0x1p63 ? INT64_MIN : (int64_t)real;
 }
 
 static void decode_field(const struct field *field, json_t *value, struct b200_log_line *out) {
@@ -147,6 +159,7 @@ struct reading {
   struct b200_log *log;
   struct generation *generations;
   size_t generation_count;
+  json_t *places[B200_RECORD_COUNT]; /* of types whose texts may be many: text to place, see place_of() */
   bool ended;
   bool noted[4]; /* one note per file and kind */
 };
@@ -214,7 +227,7 @@ static void add_step(struct reading *reading, const struct b200_log_line *line) 
     generation = ADD(reading->generations, reading->generation_count);
     generation->gen = line->step_gen;
   }
-  generation->operations += line->step_period;
+  generation->operations = b200_add(generation->operations, line->step_period);
   if (strcmp(line->step_source, "gemm") == 0)
     log->step_source = "gemm";
   else
@@ -267,8 +280,8 @@ static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
                                    .k = line->gemm_k,
                                    .batch = line->gemm_batch};
   }
-  gemm->calls += line->gemm_calls;
-  gemm->flops += line->gemm_flops;
+  gemm->calls = b200_add(gemm->calls, line->gemm_calls);
+  gemm->flops = b200_add(gemm->flops, line->gemm_flops);
 }
 
 static void add_coll(struct b200_log *log, const struct b200_log_line *line) {
@@ -281,8 +294,8 @@ static void add_coll(struct b200_log *log, const struct b200_log_line *line) {
     coll = ADD(log->colls, log->coll_count);
     *coll = (struct b200_log_coll){.op = copy(line->coll_op), .dtype = copy(line->coll_dtype), .nranks = line->coll_nranks};
   }
-  coll->calls += line->coll_calls;
-  coll->bytes += line->coll_bytes;
+  coll->calls = b200_add(coll->calls, line->coll_calls);
+  coll->bytes = b200_add(coll->bytes, line->coll_bytes);
 }
 
 static void add_alloc(struct b200_log *log, const struct b200_log_line *line) {
@@ -297,9 +310,9 @@ static void add_alloc(struct b200_log *log, const struct b200_log_line *line) {
   alloc->current = line->alloc_current;
   if (line->alloc_peak > alloc->peak)
     alloc->peak = line->alloc_peak;
-  alloc->allocs += line->alloc_allocs;
-  alloc->frees += line->alloc_frees;
-  alloc->failed += line->alloc_failed;
+  alloc->allocs = b200_add(alloc->allocs, line->alloc_allocs);
+  alloc->frees = b200_add(alloc->frees, line->alloc_frees);
+  alloc->failed = b200_add(alloc->failed, line->alloc_failed);
 }
 
 static void add_call(struct b200_log *log, const struct b200_log_line *line) {
@@ -311,9 +324,9 @@ static void add_call(struct b200_log *log, const struct b200_log_line *line) {
     call = ADD(log->calls, log->call_count);
     *call = (struct b200_log_call){.lib = copy(line->call_lib), .name = copy(line->call_name)};
   }
-  call->calls += line->call_calls;
-  call->errors += line->call_errors;
-  call->bytes += line->call_bytes;
+  call->calls = b200_add(call->calls, line->call_calls);
+  call->errors = b200_add(call->errors, line->call_errors);
+  call->bytes = b200_add(call->bytes, line->call_bytes);
 }
 
 static void add_loss(struct b200_log *log, const struct b200_log_line *line) {
@@ -324,27 +337,33 @@ static void add_loss(struct b200_log *log, const struct b200_log_line *line) {
     *ADD(log->losses, log->loss_count) = loss;
 }
 
-static void add_stack(struct b200_log *log, const struct b200_log_line *line) {
-  struct b200_log_stack *stack = NULL;
-  for (size_t i = 0; i < log->stack_count && !stack; i++)
-    if (strcmp(log->stacks[i].frames, line->stack_frames) == 0 && strcmp(log->stacks[i].owner, line->stack_owner) == 0)
-      stack = &log->stacks[i];
-  if (!stack) {
-    stack = ADD(log->stacks, log->stack_count);
-    *stack = (struct b200_log_stack){.owner = copy(line->stack_owner), .frames = copy(line->stack_frames)};
-  }
-  stack->count++;
-  stack->bytes += line->stack_bytes;
+/* The place in its array of the element known by `text`; `count`, the next one, when the text is new. */
+static size_t place_of(json_t **places, const char *text, size_t count) {
+  *places = *places ? *places : json_object();
+  const json_t *place = json_object_get(*places, text);
+  if (place)
+    return (size_t)json_integer_value(place);
+  json_object_set_new(*places, text, json_integer((json_int_t)count));
+  return count;
 }
 
-static void add_text(struct b200_log_text **texts, size_t *text_count, const char *text, int64_t count) {
-  for (size_t i = 0; i < *text_count; i++) {
-    if (strcmp((*texts)[i].text, text) == 0) {
-      (*texts)[i].count += count;
-      return;
-    }
-  }
-  *ADD(*texts, *text_count) = (struct b200_log_text){copy(text), count};
+static void add_stack(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log *log = reading->log;
+  char *text = b200_format("%s\n%s", line->stack_owner, line->stack_frames);
+  size_t place = place_of(&reading->places[B200_RECORD_stack], text, log->stack_count);
+  free(text);
+  if (place == log->stack_count)
+    *ADD(log->stacks, log->stack_count) =
+        (struct b200_log_stack){.owner = copy(line->stack_owner), .frames = copy(line->stack_frames)};
+  log->stacks[place].count++;
+  log->stacks[place].bytes = b200_add(log->stacks[place].bytes, line->stack_bytes);
+}
+
+static void add_text(json_t **places, struct b200_log_text **texts, size_t *text_count, const char *text, int64_t count) {
+  size_t place = place_of(places, text, *text_count);
+  if (place == *text_count)
+    *ADD(*texts, *text_count) = (struct b200_log_text){.text = copy(text)};
+  (*texts)[place].count = b200_add((*texts)[place].count, count);
 }
 
 static void add_line(struct reading *reading, json_t *object, enum b200_record_type type, const struct b200_log_line *line) {
@@ -375,13 +394,13 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
     *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){copy(line->oom_owner), line->oom_bytes, line->oom_t_ns};
     break;
   case B200_RECORD_stack:
-    add_stack(log, line);
+    add_stack(reading, line);
     break;
   case B200_RECORD_warn:
-    add_text(&log->warnings, &log->warning_count, line->warn_text, 1);
+    add_text(&reading->places[type], &log->warnings, &log->warning_count, line->warn_text, 1);
     break;
   case B200_RECORD_drop:
-    add_text(&log->drops, &log->drop_count, line->drop_what, line->drop_count);
+    add_text(&reading->places[type], &log->drops, &log->drop_count, line->drop_what, line->drop_count);
     break;
   case B200_RECORD_end:
     reading->ended = true;
@@ -458,6 +477,8 @@ static void read_log(struct b200_logs *logs, const char *path) {
     note(logs, "%s: no header: its process ended before it wrote one", path);
   if (reading.generation_count)
     choose_generation(&reading);
+  for (size_t i = 0; i < B200_RECORD_COUNT; i++)
+    json_decref(reading.places[i]);
   free(reading.generations);
   free(text);
   fclose(file);
@@ -502,20 +523,47 @@ static void read_file(struct b200_logs *logs, const char *path) {
     read_output(logs, path);
 }
 
-static int read_folder(struct b200_logs *logs, const char *path, int depth) {
+struct file_id {
+  dev_t device;
+  ino_t inode;
+};
+
+struct walk {
+  struct b200_logs *logs;
+  struct file_id *seen; /* files that were read, whatever their names */
+  size_t seen_count;
+};
+
+static bool is_new(struct walk *walk, const struct stat *status) {
+  for (size_t i = 0; i < walk->seen_count; i++)
+    if (walk->seen[i].device == status->st_dev && walk->seen[i].inode == status->st_ino)
+      return false;
+  *ADD(walk->seen, walk->seen_count) = (struct file_id){status->st_dev, status->st_ino};
+  return true;
+}
+
+static int read_folder(struct walk *walk, const char *path, int depth);
+
+/* Links to files are followed and count once; links to folders are not: `latest -> run-7` would count a run twice. */
+static void read_entry(struct walk *walk, const char *path, int depth) {
+  struct stat status;
+  if (lstat(path, &status) != 0)
+    return;
+  if (S_ISDIR(status.st_mode) && depth < DEPTH_MAX)
+    read_folder(walk, path, depth + 1);
+  else if (stat(path, &status) == 0 && S_ISREG(status.st_mode) && is_new(walk, &status))
+    read_file(walk->logs, path);
+}
+
+static int read_folder(struct walk *walk, const char *path, int depth) {
   struct dirent **entries;
   int count = scandir(path, &entries, NULL, alphasort);
   if (count < 0)
     return errno;
   for (int i = 0; i < count; i++) {
-    struct stat status;
     char *child = b200_format("%s/%s", path, entries[i]->d_name);
-    if (entries[i]->d_name[0] != '.' && stat(child, &status) == 0) {
-      if (S_ISREG(status.st_mode))
-        read_file(logs, child);
-      else if (S_ISDIR(status.st_mode) && depth < DEPTH_MAX)
-        read_folder(logs, child, depth + 1);
-    }
+    if (entries[i]->d_name[0] != '.')
+      read_entry(walk, child, depth);
     free(child);
     free(entries[i]);
   }
@@ -524,14 +572,18 @@ static int read_folder(struct b200_logs *logs, const char *path, int depth) {
 }
 
 int b200_logs_read(const char *path, struct b200_logs *out) {
+  struct walk walk = {.logs = out};
   struct stat status;
+  int error = 0;
   memset(out, 0, sizeof(*out));
   if (stat(path, &status) != 0)
     return errno;
   if (S_ISDIR(status.st_mode))
-    return read_folder(out, path, 0);
-  read_file(out, path);
-  return 0;
+    error = read_folder(&walk, path, 0);
+  else
+    read_file(out, path);
+  free(walk.seen);
+  return error;
 }
 
 /* ---- freeing */

@@ -6,6 +6,8 @@
  * could not be understood is skipped and becomes a note ("FILE:LINE: …", one per file and kind); a log cut off anywhere is
  * right about what it contains, and `partial`.
  *
+ * Numbers beyond int64_t, and sums of such, stay at its bounds.
+ *
  * Text and objects inside belong to the struct and live until b200_logs_free(). Allocates; ends the process with a message
  * when memory runs out. Not thread-safe, no global state. Not for the shim: it uses jansson.
  */
@@ -131,8 +133,9 @@ struct b200_logs {
   size_t note_count;
 };
 
-/* Reads every *.jsonl and *.out below `path` (or the one log that `path` is). Returns 0, or the errno with which `path`
-   could not be opened; `out` is valid, and empty, then too. Files that are no logs are left out with a note. */
+/* Reads every *.jsonl and *.out below `path` (or the one log that `path` is), each file once; links to folders are not
+   followed. Returns 0, or the errno with which `path` could not be opened; `out` is valid, and empty, then too. Files that
+   are no logs are left out with a note. */
 int b200_logs_read(const char *path, struct b200_logs *out);
 void b200_logs_free(struct b200_logs *logs);
 
@@ -144,5 +147,8 @@ int b200_log_line_decode(json_t *object, struct b200_log_line *out, const char *
 /* Memory or the end of the process, for the command too: `count` elements of `size` bytes, more than `*array` holds. */
 void *b200_grow(void *array, size_t count, size_t size);
 char *b200_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* a + b, kept within int64_t: a log may hold any number. */
+int64_t b200_add(int64_t a, int64_t b);
 
 #endif

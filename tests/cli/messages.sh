@@ -110,7 +110,7 @@ row 0 "$good run B200OPT_VNODE_GPU=h100 -- true" "b200opt: B200OPT_VNODE_GPU: 'h
 row 0 "$good run B200OPT_VNODE_UNHANDLED=skip -- true" \
   "b200opt: B200OPT_VNODE_UNHANDLED: 'skip' is not accepted (accepted: fatal|warn)\n"
 row 0 "$good run B200OPT_CONFIG=none.conf -- true" \
-  "b200opt: B200OPT_CONFIG: cannot read 'none.conf': No such file or directory; its variables are not set\n"
+  "b200opt: B200OPT_CONFIG: cannot read 'none.conf': errno 2; its variables are not set\n"
 row 0 "$good run B200OPT_CONFIG=logs -- true" \
   "b200opt: B200OPT_CONFIG: cannot read 'logs': not a regular file; its variables are not set\n"
 row 0 "$good run B200OPT_CONFIG=bad.conf -- true" \

@@ -101,10 +101,11 @@ static const struct {
   const char *complaint;
 } bad_settings[] = {
     {"B200OPT=maybe", "B200OPT: 'maybe' is not accepted (accepted: on|off); using the default 'on'"},
-    {"B200OPT=ON", "B200OPT: 'ON' is not accepted (accepted: on|off); using the default 'on'"},
+    {"B200OPT=offf", "B200OPT: 'offf' is not accepted (accepted: on|off); using the default 'on'"},
     {"B200OPT=o", "B200OPT: 'o' is not accepted (accepted: on|off); using the default 'on'"},
     {"B200OPT=on|off", "B200OPT: 'on|off' is not accepted (accepted: on|off); using the default 'on'"},
     {"B200OPT_PRECISION=fp7", "B200OPT_PRECISION: 'fp7' is not accepted (accepted: observe); using the default 'observe'"},
+    {"B200OPT_MEMORY=OFF", "B200OPT_MEMORY: 'OFF' is not accepted (accepted: observe|off); using the default 'observe'"},
     {"B200OPT_STRICT=yes", "B200OPT_STRICT: 'yes' is not accepted (accepted: 0|1); using the default '0'"},
     {"B200OPT_LOG_MAX_MB=0", "B200OPT_LOG_MAX_MB: '0' is not accepted (accepted: 1..65536); using the default '256'"},
     {"B200OPT_LOG_MAX_MB=12x", "B200OPT_LOG_MAX_MB: '12x' is not accepted (accepted: 1..65536); using the default '256'"},
@@ -114,8 +115,7 @@ static const struct {
                                            "?' is not accepted (accepted: silent|warn|info); using the default 'warn'"},
     {"B200OPT_PRECISON=observe", "unknown variable B200OPT_PRECISON is ignored; the nearest known one is B200OPT_PRECISION"},
     {"B200OPT_LOGDIR=x", "unknown variable B200OPT_LOGDIR is ignored; the nearest known one is B200OPT_LOG_DIR"},
-    {"B200OPT_CONFIG=/does/not/exist",
-     "B200OPT_CONFIG: cannot read '/does/not/exist': No such file or directory; its variables are not set"},
+    {"B200OPT_CONFIG=/does/not/exist", "B200OPT_CONFIG: cannot read '/does/not/exist': errno 2; its variables are not set"},
     {"B200OPT_CONFIG=/", "B200OPT_CONFIG: cannot read '/': not a regular file; its variables are not set"},
 };
 
@@ -225,11 +225,50 @@ START_TEST(lists_nccl_variables) {
   setenv("NCCL_DEBUG", "", 1);
   b200_config_each_nccl(keep_nccl, seen);
   ck_assert_str_eq(seen, "NCCL_PROTO=simple;NCCL_DEBUG=;");
-  setenv("B200OPT", "off", 1);
-  ck_assert(b200_config_is_off());
+  ck_assert_str_eq(b200_config_preload(), "");
+}
+END_TEST
+
+static const struct {
+  const char *word;
+  enum b200_mode mode;
+} kill_switches[] = {
+    {"off", B200_MODE_OFF}, {"OFF", B200_MODE_OFF}, {"0", B200_MODE_OFF}, {"False", B200_MODE_OFF}, {"no", B200_MODE_OFF},
+    {"on", B200_MODE_ON},   {"ON", B200_MODE_ON},   {"1", B200_MODE_ON},  {"true", B200_MODE_ON},   {"Yes", B200_MODE_ON},
+};
+
+/* Both questions about the kill switch have the same answer. */
+START_TEST(the_kill_switch_has_spellings) {
+  char setting[32], text[8];
+  snprintf(setting, sizeof(setting), "B200OPT=%s", kill_switches[_i].word);
+  load((char *[]){setting, NULL});
+  ck_assert_int_eq(config.complaint_count, 0);
+  ck_assert_int_eq(config.mode, kill_switches[_i].mode);
+  ck_assert_str_eq(b200_config_value(&config, B200_ENV_mode, text, sizeof(text)),
+                   kill_switches[_i].mode == B200_MODE_OFF ? "off" : "on");
+  setenv("B200OPT", kill_switches[_i].word, 1);
+  ck_assert_int_eq(b200_config_is_off(), kill_switches[_i].mode == B200_MODE_OFF);
   setenv("B200OPT", "offf", 1);
   ck_assert(!b200_config_is_off());
-  ck_assert_str_eq(b200_config_preload(), "");
+}
+END_TEST
+
+/* What lies behind the bound is not read, here a setting at the end of a sparse file. */
+START_TEST(bounds_the_file) {
+  static const char last[] = "\nB200OPT_STEP_PERIOD=5\n";
+  char setting[64], expected[128];
+  write_file("B200OPT_ARM=first\n");
+  int file = open(path, O_WRONLY | O_CLOEXEC);
+  ck_assert_int_eq(pwrite(file, last, strlen(last), 2 << 20), (ssize_t)strlen(last));
+  close(file);
+  snprintf(setting, sizeof(setting), "B200OPT_CONFIG=%s", path);
+  load((char *[]){setting, NULL});
+  unlink(path);
+  snprintf(expected, sizeof(expected), "B200OPT_CONFIG: '%s' is longer than 1048575 bytes; the rest is ignored", path);
+  ck_assert_int_eq(config.complaint_count, 1);
+  ck_assert_str_eq(config.complaints[0], expected);
+  ck_assert_str_eq(config.arm, "first");
+  ck_assert_int_eq(config.step_period, 0);
 }
 END_TEST
 
@@ -243,6 +282,8 @@ int main(void) {
   tcase_add_test(tests, environment_wins_over_the_file);
   tcase_add_loop_test(tests, complains_about_the_environment, 0, COUNT(bad_settings));
   tcase_add_loop_test(tests, complains_about_the_file, 0, COUNT(bad_lines));
+  tcase_add_loop_test(tests, the_kill_switch_has_spellings, 0, COUNT(kill_switches));
+  tcase_add_test(tests, bounds_the_file);
   tcase_add_test(tests, bounds_what_it_keeps);
   tcase_add_test(tests, knows_the_launcher);
   tcase_add_test(tests, names_the_run);

@@ -187,6 +187,39 @@ START_TEST(keeps_losses_that_are_no_numbers) {
 }
 END_TEST
 
+/* Numbers and sums beyond int64_t stay at its bounds. */
+START_TEST(bounds_numbers) {
+  struct b200_logs logs;
+  read_text(HEADER "{\"t\":\"call\",\"name\":\"f\",\"calls\":9223372036854775807,\"errors\":1e300,\"bytes\":-1e300}\n"
+                   "{\"t\":\"call\",\"name\":\"f\",\"calls\":9,\"errors\":-1,\"bytes\":-1}\n",
+            &logs);
+  ck_assert_int_eq(logs.logs[0].calls[0].calls, INT64_MAX);
+  ck_assert_int_eq(logs.logs[0].calls[0].errors, INT64_MAX - 1);
+  ck_assert_int_eq(logs.logs[0].calls[0].bytes, INT64_MIN);
+  b200_logs_free(&logs);
+}
+END_TEST
+
+START_TEST(adds_equal_stacks_up) {
+  struct b200_logs logs;
+  read_text(
+      HEADER
+      "{\"t\":\"stack\",\"owner\":\"a\",\"frames\":\"x y\",\"bytes\":1}\n"
+      "{\"t\":\"stack\",\"owner\":\"b\",\"frames\":\"x y\",\"bytes\":2}\n"
+      "{\"t\":\"stack\",\"owner\":\"a\",\"frames\":\"x y\",\"bytes\":4}\n"
+      "{\"t\":\"warn\",\"text\":\"w\"}\n{\"t\":\"drop\",\"what\":\"w\",\"count\":3}\n{\"t\":\"warn\",\"text\":\"w\"}\n",
+      &logs);
+  ck_assert_uint_eq(logs.logs[0].stack_count, 2);
+  ck_assert_int_eq(logs.logs[0].stacks[0].count, 2);
+  ck_assert_int_eq(logs.logs[0].stacks[0].bytes, 5);
+  ck_assert_str_eq(logs.logs[0].stacks[1].owner, "b");
+  ck_assert_uint_eq(logs.logs[0].warning_count, 1);
+  ck_assert_int_eq(logs.logs[0].warnings[0].count, 2);
+  ck_assert_int_eq(logs.logs[0].drops[0].count, 3);
+  b200_logs_free(&logs);
+}
+END_TEST
+
 START_TEST(says_when_a_folder_is_missing) {
   struct b200_logs logs;
   ck_assert_int_ne(b200_logs_read("no/such/folder", &logs), 0);
@@ -204,6 +237,8 @@ int main(void) {
   tcase_add_test(tests, keeps_the_generation_that_covers_most);
   tcase_add_test(tests, notes_once_per_kind);
   tcase_add_test(tests, keeps_losses_that_are_no_numbers);
+  tcase_add_test(tests, bounds_numbers);
+  tcase_add_test(tests, adds_equal_stacks_up);
   tcase_add_test(tests, says_when_a_folder_is_missing);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

@@ -6,6 +6,7 @@
 #ifndef B200_DOCTOR_PROCESS_H
 #define B200_DOCTOR_PROCESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -17,8 +18,10 @@ struct process_file {
 
 struct process {
   pid_t pid;
-  char *command;      /* words separated by blanks */
-  char **environment; /* ended by NULL */
+  pid_t thread;          /* one that still runs: the first may have ended before the others */
+  int64_t start_unix_ns; /* on CLOCK_REALTIME; 0 when unknown */
+  char *command;         /* words separated by blanks */
+  char **environment;    /* ended by NULL */
   char *environment_text;
   struct process_file *files; /* by address */
   size_t file_count;
@@ -26,6 +29,9 @@ struct process {
 
 /* Returns 0 or an errno (ESRCH without such a process, EACCES for another user's). `out` is empty after an error. */
 int process_read(pid_t pid, struct process *out);
+
+/* True when the thread has ended, even if its id is still taken. */
+bool process_thread_ended(pid_t pid, pid_t thread);
 void process_free(struct process *process);
 
 /* Value in the process's environment; NULL when unset. */

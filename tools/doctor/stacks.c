@@ -43,13 +43,17 @@ static void walk(const struct process *process, unw_addr_space_t space, pid_t th
   _UPT_destroy(context);
 }
 
-/* Stops the thread; SEIZE, so that no signal is seen by the process. */
-static int stop(pid_t thread) {
+/* Stops the thread; SEIZE, so that no signal is seen by the process. A signal that was on its way may be what stops it: it
+   is held back, and `signal` (else 0) must be given back when the thread goes on. */
+static int stop(pid_t thread, long *signal) {
   int status;
   if (ptrace(PTRACE_SEIZE, thread, NULL, NULL) != 0)
     return errno;
   if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) != 0 || waitpid(thread, &status, __WALL) != thread)
     return errno;
+  if (!WIFSTOPPED(status))
+    return ESRCH;
+  *signal = status >> 16 == PTRACE_EVENT_STOP ? 0 : WSTOPSIG(status);
   return 0;
 }
 
@@ -68,26 +72,28 @@ static void print_name(const struct process *process, pid_t thread) {
 int stacks_print(const struct process *process) {
   char *path = b200_format("/proc/%d/task", (int)process->pid);
   DIR *folder = opendir(path);
-  int error = folder ? 0 : errno;
+  int first_error = folder ? 0 : errno;
+  bool any = false;
   unw_addr_space_t space = unw_create_addr_space(&_UPT_accessors, 0);
-  for (struct dirent *entry; folder && !error && (entry = readdir(folder));) {
+  for (struct dirent *entry; folder && (entry = readdir(folder));) {
     pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
     if (thread <= 0)
       continue;
-    error = stop(thread);
-    if (error == ESRCH) { /* it has just ended */
-      error = 0;
+    long signal = 0;
+    int error = stop(thread, &signal);
+    if (error) {
+      if (!first_error && error != ESRCH && !process_thread_ended(process->pid, thread))
+        first_error = error;
       continue;
     }
-    if (error)
-      break;
+    any = true;
     print_name(process, thread);
     walk(process, space, thread);
-    ptrace(PTRACE_DETACH, thread, NULL, NULL);
+    ptrace(PTRACE_DETACH, thread, NULL, signal);
   }
   unw_destroy_addr_space(space);
   if (folder)
     closedir(folder);
   free(path);
-  return error;
+  return any ? 0 : first_error;
 }

@@ -5,8 +5,8 @@
 
 #include "tools/doctor/process.h"
 
-/* Prints every thread with its frames. Returns 0, or the errno with which the first thread could not be stopped (EPERM:
-   ptrace is not allowed). */
+/* Prints every running thread with its frames. Returns 0, or, when none could be stopped, the errno of the first (EPERM:
+   ptrace is not allowed). Signals that arrive meanwhile reach the process afterwards. */
 int stacks_print(const struct process *process);
 
 #endif

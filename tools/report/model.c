@@ -42,23 +42,27 @@ static void choose_logs(const struct b200_logs *logs, const char *run, struct ch
       choose(node, &logs->logs[i]);
 }
 
-/* ---- rows: objects of an array, found by their identity */
+/* ---- rows: while they are collected, an object that holds each under the text of its identity */
 
-/* The row that has all of `identity` (a reference is taken over), made when there is none. Borrowed. */
+/* The row that began as `identity` (a reference is taken over), made when there is none. Borrowed. */
 static json_t *find_row(json_t *rows, json_t *identity) {
-  size_t i;
-  json_t *row, *value;
-  const char *name;
-  json_array_foreach(rows, i, row) {
-    bool same = true;
-    json_object_foreach(identity, name, value) same = same && json_equal(value, json_object_get(row, name));
-    if (same) {
-      json_decref(identity);
-      return row;
-    }
-  }
-  json_array_append_new(rows, identity);
-  return identity;
+  char *key = json_dumps(identity, JSON_COMPACT);
+  json_t *row = json_object_get(rows, key);
+  if (row)
+    json_decref(identity);
+  else if (key && json_object_set_new(rows, key, identity) == 0)
+    row = identity;
+  free(key);
+  return row;
+}
+
+/* The rows as an array, in the order in which they were made. Takes over `rows`. */
+static json_t *listed(json_t *rows) {
+  const char *key;
+  json_t *row, *list = json_array();
+  json_object_foreach(rows, key, row) json_array_append(list, row);
+  json_decref(rows);
+  return list;
 }
 
 static int64_t number(const json_t *row, const char *name) {
@@ -66,7 +70,7 @@ static int64_t number(const json_t *row, const char *name) {
 }
 
 static void add(json_t *row, const char *name, int64_t amount) {
-  json_object_set_new(row, name, json_integer(number(row, name) + amount));
+  json_object_set_new(row, name, json_integer(b200_add(number(row, name), amount)));
 }
 
 static void raise_to(json_t *row, const char *name, int64_t value) {
@@ -104,7 +108,7 @@ static void set_shares(json_t *rows, int64_t flops) {
 }
 
 static json_t *gemm_section(const struct chosen *chosen) {
-  json_t *roles = json_array(), *shapes = json_array();
+  json_t *roles = json_object(), *shapes = json_object();
   int64_t calls = 0, flops = 0;
   for (size_t i = 0; i < chosen->count; i++) {
     for (size_t j = 0; j < chosen->logs[i]->gemm_count; j++) {
@@ -118,10 +122,12 @@ static json_t *gemm_section(const struct chosen *chosen) {
       add(role, "flops", gemm->flops);
       add(shape, "calls", gemm->calls);
       add(shape, "flops", gemm->flops);
-      calls += gemm->calls;
-      flops += gemm->flops;
+      calls = b200_add(calls, gemm->calls);
+      flops = b200_add(flops, gemm->flops);
     }
   }
+  roles = listed(roles);
+  shapes = listed(shapes);
   set_shares(roles, flops);
   set_shares(shapes, flops);
   return json_pack("{sI sI so so}", "calls", calls, "flops", flops, "roles", sorted_by_flops(roles), "shapes",
@@ -129,7 +135,7 @@ static json_t *gemm_section(const struct chosen *chosen) {
 }
 
 static json_t *collective_section(const struct chosen *chosen) {
-  json_t *rows = json_array();
+  json_t *rows = json_object();
   for (size_t i = 0; i < chosen->count; i++) {
     for (size_t j = 0; j < chosen->logs[i]->coll_count; j++) {
       const struct b200_log_coll *coll = &chosen->logs[i]->colls[j];
@@ -138,12 +144,12 @@ static json_t *collective_section(const struct chosen *chosen) {
       add(row, "bytes", coll->bytes);
     }
   }
-  return rows;
+  return listed(rows);
 }
 
 /* Bytes are those of the rank that holds most; calls are summed. */
 static json_t *hbm_section(const struct chosen *chosen) {
-  json_t *rows = json_array();
+  json_t *rows = json_object();
   for (size_t i = 0; i < chosen->count; i++) {
     for (size_t j = 0; j < chosen->logs[i]->alloc_count; j++) {
       const struct b200_log_alloc *alloc = &chosen->logs[i]->allocs[j];
@@ -155,7 +161,7 @@ static json_t *hbm_section(const struct chosen *chosen) {
       add(row, "failed", alloc->failed);
     }
   }
-  return rows;
+  return listed(rows);
 }
 
 static json_t *count_section(const struct chosen *chosen) {
@@ -164,7 +170,7 @@ static json_t *count_section(const struct chosen *chosen) {
 }
 
 static json_t *call_section(const struct chosen *chosen) {
-  json_t *rows = json_array();
+  json_t *rows = json_object();
   for (size_t i = 0; i < chosen->count; i++) {
     for (size_t j = 0; j < chosen->logs[i]->call_count; j++) {
       const struct b200_log_call *call = &chosen->logs[i]->calls[j];
@@ -174,11 +180,11 @@ static json_t *call_section(const struct chosen *chosen) {
       add(row, "bytes", call->bytes);
     }
   }
-  return rows;
+  return listed(rows);
 }
 
 static json_t *text_section(const struct chosen *chosen, bool drops) {
-  json_t *rows = json_array();
+  json_t *rows = json_object();
   for (size_t i = 0; i < chosen->count; i++) {
     const struct b200_log *log = chosen->logs[i];
     const struct b200_log_text *texts = drops ? log->drops : log->warnings;
@@ -186,7 +192,7 @@ static json_t *text_section(const struct chosen *chosen, bool drops) {
     for (size_t j = 0; j < count; j++)
       add(find_row(rows, json_pack("{ss}", drops ? "what" : "text", texts[j].text)), "count", texts[j].count);
   }
-  return rows;
+  return listed(rows);
 }
 
 static json_t *oom_section(const struct chosen *chosen) {
@@ -199,7 +205,7 @@ static json_t *oom_section(const struct chosen *chosen) {
 }
 
 static json_t *stack_section(const struct chosen *chosen) {
-  json_t *rows = json_array();
+  json_t *rows = json_object();
   for (size_t i = 0; i < chosen->count; i++) {
     for (size_t j = 0; j < chosen->logs[i]->stack_count; j++) {
       const struct b200_log_stack *stack = &chosen->logs[i]->stacks[j];
@@ -208,7 +214,7 @@ static json_t *stack_section(const struct chosen *chosen) {
       add(row, "bytes", stack->bytes);
     }
   }
-  return rows;
+  return listed(rows);
 }
 
 /* ---- steps */
@@ -359,7 +365,7 @@ static double median_rate(const struct series *series) {
 /* Tokens of a forward pass of one rank: n of most forward GEMM calls; 0 when there are none. */
 static int64_t tokens_of_gemms(const json_t *gemm) {
   size_t i;
-  json_t *shape, *rows = json_array();
+  json_t *shape, *rows = json_object();
   int64_t tokens = 0, most = 0;
   json_array_foreach(json_object_get(gemm, "shapes"), i, shape) {
     if (strcmp(json_string_value(json_object_get(shape, "role")), "fprop") == 0) {
@@ -383,8 +389,8 @@ static json_t *rate_section(const struct series *series, const json_t *gemm, con
   double seconds = json_number_value(json_object_get(steps, "median_s"));
   if (!tokens || !(seconds > 0))
     return json_null();
-  return json_pack("{sf ss sI}", "value", (double)(tokens * ranks) / seconds, "source", "inferred", "tokens_per_rank_step",
-                   tokens);
+  return json_pack("{sf ss sI}", "value", (double)tokens * (double)ranks / seconds, "source", "inferred",
+                   "tokens_per_rank_step", tokens);
 }
 
 /* ---- an arm */
@@ -413,11 +419,11 @@ static int64_t count_partial(const struct chosen *chosen) {
 }
 
 static json_t *run_names(const struct b200_logs *logs) {
-  json_t *names = json_array();
+  json_t *names = json_object();
   for (size_t i = 0; i < logs->log_count; i++)
     if (!logs->logs[i].node && logs->logs[i].header)
       find_row(names, json_pack("{ss}", "run", logs->logs[i].run));
-  return names;
+  return listed(names);
 }
 
 static bool is_virtual(const struct chosen *node, const struct b200_log *log) {
@@ -474,7 +480,7 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
 /* Both sides' `fields` of every row of either, added up per identity, with whether they are equal. */
 static json_t *compare_rows(const json_t *against, const json_t *rows, const char *const *identity,
                             const char *const *fields, bool *equal) {
-  json_t *out = json_array();
+  json_t *out = json_object();
   const json_t *sides[] = {against, rows};
   for (int side = 0; side < 2; side++) {
     size_t i;
@@ -490,11 +496,12 @@ static json_t *compare_rows(const json_t *against, const json_t *rows, const cha
           values = json_pack("[ii]", 0, 0);
           json_object_set_new(pair, *name, values);
         }
-        int64_t sum = json_integer_value(json_array_get(values, (size_t)side)) + number(row, *name);
+        int64_t sum = b200_add(json_integer_value(json_array_get(values, (size_t)side)), number(row, *name));
         json_array_set_new(values, (size_t)side, json_integer(sum));
       }
     }
   }
+  out = listed(out);
   size_t i;
   json_t *pair;
   json_array_foreach(out, i, pair) {
@@ -599,7 +606,10 @@ static json_t *compare_losses(const json_t *against, const json_t *loss) {
   }
   free(left);
   free(right);
-  const char *verdict = common == 0 ? "not comparable" : equal == common ? "bit-identical" : "different";
+  const char *verdict = left_count + right_count == 0 ? "none"
+                        : common == 0                 ? "not comparable"
+                        : equal == common             ? "bit-identical"
+                                                      : "different";
   json_t *out = json_pack("{ss sI sI sI}", "verdict", verdict, "common", common, "equal", equal, "unpaired",
                           (json_int_t)(left_count + right_count) - 2 * common);
   if (equal != common)
@@ -610,9 +620,9 @@ static json_t *compare_losses(const json_t *against, const json_t *loss) {
 json_t *report_compare(const json_t *against, const json_t *arm) {
   json_t *out = report_compare_counts(against, arm);
   json_t *loss = compare_losses(json_object_get(against, "loss"), json_object_get(arm, "loss"));
-  bool same = json_is_true(json_object_get(out, "equal")) &&
-              strcmp(json_string_value(json_object_get(loss, "verdict")), "bit-identical") == 0 &&
-              number(loss, "unpaired") == 0;
+  /* No value without a partner, and no pair that differs: also when neither side has any. */
+  bool same = json_is_true(json_object_get(out, "equal")) && number(loss, "unpaired") == 0 &&
+              number(loss, "equal") == number(loss, "common");
   json_object_set_new(out, "loss", loss);
   json_object_set_new(out, "equal", json_boolean(same));
   return out;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/report/text.h"
 
+#include "interpose/record/reader.h"
+
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,21 +86,34 @@ static void heading(const struct text *text, const char *title) {
   fprintf(text->out, "\n%s%s%s\n", text->colour ? "\033[1m" : "", title, text->colour ? "\033[0m" : "");
 }
 
-/* "label    value", the value wrapped between words to the width. */
+/* "label    value", the value wrapped to the width: between words, and within those that are longer. */
 static void line(const struct text *text, const char *label, const char *value) {
   int column = fprintf(text->out, "%-10s", label);
   const int start = column;
   while (*value) {
     int word = (int)strcspn(value, " ");
+    int piece = word < COLUMNS - start ? word : COLUMNS - start;
     if (column > start && column + 1 + word > COLUMNS) {
       fprintf(text->out, "\n%*s", start, "");
       column = start;
     }
-    column += fprintf(text->out, "%s%.*s", column > start ? " " : "", word, value);
-    value += word;
+    column += fprintf(text->out, "%s%.*s", column > start ? " " : "", piece, value);
+    value += piece;
     value += strspn(value, " ");
   }
   fputc('\n', text->out);
+}
+
+/* One line, cut to the width. */
+__attribute__((format(printf, 2, 3))) static void table_line(const struct text *text, const char *format, ...) {
+  char cut[COLUMNS + 1];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(cut, sizeof(cut), format, arguments);
+  va_end(arguments);
+  if (length > COLUMNS)
+    strcpy(cut + COLUMNS - 3, "...");
+  fprintf(text->out, "%s\n", cut);
 }
 
 static const char *counted_by(const json_t *arm) {
@@ -201,25 +217,39 @@ static void print_curve(const struct text *text, const json_t *series) {
   fprintf(text->out, "%-10s", "curve");
   for (size_t column = 0; column < width; column++) {
     size_t from = column * count / width, to = (column + 1) * count / width;
-    double sum = 0;
+    double mean = 0;
     for (size_t i = from; i < to; i++)
-      sum += real(json_array_get(series, i), "loss");
-    double mean = sum / (double)(to - from);
-    double place = most > least ? (mean - least) / (most - least) : 0;
+      mean += real(json_array_get(series, i), "loss") / (double)(to - from);
+    /* Halves: the difference of the largest numbers is none. */
+    double place = most > least ? (mean / 2 - least / 2) / (most / 2 - least / 2) : 0;
+    place = fmin(fmax(place, 0), 1);
     fputc(isfinite(mean) ? levels[(int)(place * (double)(sizeof(levels) - 2) + 0.5)] : '!', text->out);
   }
   fputc('\n', text->out);
 }
 
-static void print_points(const struct text *text, const json_t *series) {
+/* In 8 columns, with as many of `decimals` as fit. */
+static struct value narrow(double amount, int decimals) {
+  struct value value;
+  int length = snprintf(value.text, sizeof(value.text), "%8.*f", decimals, amount);
+  for (int digits = 2; length > 8 && digits >= 0; digits--)
+    length = snprintf(value.text, sizeof(value.text), "%8.*e", digits, amount);
+  return value;
+}
+
+static void print_row_of_points(const struct text *text, const json_t *series, const char *field, int decimals) {
   size_t count = json_array_size(series), shown = count < POINTS_SHOWN ? count : POINTS_SHOWN;
-  fprintf(text->out, "%-10s", "step");
-  for (size_t i = 0; i < shown; i++)
-    fprintf(text->out, " %8" PRId64, number(json_array_get(series, shown > 1 ? i * (count - 1) / (shown - 1) : 0), "step"));
-  fprintf(text->out, "\n%-10s", "loss");
-  for (size_t i = 0; i < shown; i++)
-    fprintf(text->out, " %8.4f", real(json_array_get(series, shown > 1 ? i * (count - 1) / (shown - 1) : 0), "loss"));
+  fprintf(text->out, "%-10s", field);
+  for (size_t i = 0; i < shown; i++) {
+    const json_t *point = json_array_get(series, shown > 1 ? i * (count - 1) / (shown - 1) : 0);
+    fprintf(text->out, " %s", narrow(real(point, field), decimals).text);
+  }
   fputc('\n', text->out);
+}
+
+static void print_points(const struct text *text, const json_t *series) {
+  print_row_of_points(text, series, "step", 0);
+  print_row_of_points(text, series, "loss", 4);
 }
 
 static void print_loss(const struct text *text, const json_t *arm) {
@@ -243,13 +273,13 @@ static void print_gemms(const struct text *text, const json_t *gemm) {
   size_t i;
   json_t *row;
   heading(text, "GEMMs by role, all ranks");
-  fprintf(text->out, "  %-10s %14s %14s %8s\n", "role", "calls", "FLOPs", "share");
+  table_line(text, "  %-10s %14s %14s %8s", "role", "calls", "FLOPs", "share");
   json_array_foreach(json_object_get(gemm, "roles"), i, row) {
-    fprintf(text->out, "  %-10s %14s %14s %7.1f%%\n", string(row, "role"), grouped(number(row, "calls")).text,
-            flops(number(row, "flops")).text, 100 * real(row, "share"));
+    table_line(text, "  %-10.10s %14s %14s %7.1f%%", string(row, "role"), grouped(number(row, "calls")).text,
+               flops(number(row, "flops")).text, 100 * real(row, "share"));
   }
-  fprintf(text->out, "  %-10s %14s %14s   %s FLOPs\n", "all", grouped(number(gemm, "calls")).text,
-          flops(number(gemm, "flops")).text, grouped(number(gemm, "flops")).text);
+  table_line(text, "  %-10s %14s %14s   %s FLOPs", "all", grouped(number(gemm, "calls")).text,
+             flops(number(gemm, "flops")).text, grouped(number(gemm, "flops")).text);
 }
 
 static void print_shapes(const struct text *text, const json_t *gemm) {
@@ -258,20 +288,20 @@ static void print_shapes(const struct text *text, const json_t *gemm) {
   if (!count)
     return;
   heading(text, "GEMM shapes with most FLOPs (D[m x n] = op(A)[m x k] op(B)[k x n], column-major)");
-  fprintf(text->out, "  %-7s %-2s %24s %5s %12s %7s  %-14s %-10s %s\n", "role", "op", "m x n x k", "batch", "calls", "share",
-          "A B D", "compute", "epilogue");
+  table_line(text, "  %-7s %-2s %24s %5s %12s %7s  %-14s %-8s %s", "role", "op", "m x n x k", "batch", "calls", "share",
+             "A B D", "compute", "epilogue");
   for (i = 0; i < count && i < SHAPES_SHOWN; i++) {
     const json_t *row = json_array_get(shapes, i);
     char size[64], types[32];
     snprintf(size, sizeof(size), "%" PRId64 " x %" PRId64 " x %" PRId64, number(row, "m"), number(row, "n"),
              number(row, "k"));
     snprintf(types, sizeof(types), "%s %s %s", string(row, "a"), string(row, "b"), string(row, "d"));
-    fprintf(text->out, "  %-7.7s %.1s%.1s %24s %5" PRId64 " %12s %6.1f%%  %-14s %-10s %s\n", string(row, "role"),
-            string(row, "ta"), string(row, "tb"), size, number(row, "batch"), grouped(number(row, "calls")).text,
-            100 * real(row, "share"), types, string(row, "compute"), string(row, "epilogue"));
+    table_line(text, "  %-7.7s %.1s%.1s %24s %5" PRId64 " %12s %6.1f%%  %-14.14s %-8.8s %s", string(row, "role"),
+               string(row, "ta"), string(row, "tb"), size, number(row, "batch"), grouped(number(row, "calls")).text,
+               100 * real(row, "share"), types, string(row, "compute"), string(row, "epilogue"));
   }
   if (count > SHAPES_SHOWN)
-    fprintf(text->out, "  ... %zu more shapes (--json has them all)\n", count - SHAPES_SHOWN);
+    table_line(text, "  ... %zu more shapes (--json has them all)", count - SHAPES_SHOWN);
 }
 
 static void print_collectives(const struct text *text, const json_t *rows) {
@@ -279,12 +309,12 @@ static void print_collectives(const struct text *text, const json_t *rows) {
   json_t *row;
   heading(text, "Collectives, all ranks (bytes as nccl-tests counts them)");
   if (!json_array_size(rows))
-    fprintf(text->out, "  none\n");
+    table_line(text, "  none");
   json_array_foreach(rows, i, row) {
     if (i == 0)
-      fprintf(text->out, "  %-14s %-6s %6s %14s %14s\n", "kind", "type", "ranks", "calls", "bytes");
-    fprintf(text->out, "  %-14s %-6s %6" PRId64 " %14s %14s\n", string(row, "op"), string(row, "dtype"),
-            number(row, "nranks"), grouped(number(row, "calls")).text, bytes(number(row, "bytes")).text);
+      table_line(text, "  %-14s %-6s %6s %14s %14s", "kind", "type", "ranks", "calls", "bytes");
+    table_line(text, "  %-14.14s %-6.6s %6" PRId64 " %14s %14s", string(row, "op"), string(row, "dtype"),
+               number(row, "nranks"), grouped(number(row, "calls")).text, bytes(number(row, "bytes")).text);
   }
 }
 
@@ -292,11 +322,11 @@ static void print_memory(const struct text *text, const json_t *rows) {
   size_t i;
   json_t *row;
   heading(text, "Device memory by owner (bytes: the rank with most; calls: all ranks)");
-  fprintf(text->out, "  %-10s %14s %14s %12s %12s %8s\n", "owner", "at the end", "peak", "allocations", "frees", "refused");
+  table_line(text, "  %-10s %14s %14s %12s %12s %8s", "owner", "at the end", "peak", "allocations", "frees", "refused");
   json_array_foreach(rows, i, row) {
-    fprintf(text->out, "  %-10s %14s %14s %12s %12s %8s\n", string(row, "owner"), bytes(number(row, "current_bytes")).text,
-            bytes(number(row, "peak_bytes")).text, grouped(number(row, "allocs")).text, grouped(number(row, "frees")).text,
-            grouped(number(row, "failed")).text);
+    table_line(text, "  %-10.10s %14s %14s %12s %12s %8s", string(row, "owner"), bytes(number(row, "current_bytes")).text,
+               bytes(number(row, "peak_bytes")).text, grouped(number(row, "allocs")).text,
+               grouped(number(row, "frees")).text, grouped(number(row, "failed")).text);
   }
 }
 
@@ -339,9 +369,9 @@ static void print_stacks(const struct text *text, const json_t *stacks) {
   for (size_t i = 0; i < count && i < STACKS_SHOWN; i++) {
     char label[64];
     const json_t *row = json_array_get(stacks, i);
-    snprintf(label, sizeof(label), "  %s, %" PRId64 " times, %s", string(row, "owner"), number(row, "count"),
+    snprintf(label, sizeof(label), "  %.10s, %" PRId64 " times, %s", string(row, "owner"), number(row, "count"),
              bytes(number(row, "bytes")).text);
-    fprintf(text->out, "%s\n", label);
+    table_line(text, "%s", label);
     line(text, "", string(row, "frames"));
   }
 }
@@ -353,36 +383,37 @@ static void print_pair(const struct text *text, const char *what, const json_t *
   int64_t left = json_integer_value(json_array_get(values, 0)), right = json_integer_value(json_array_get(values, 1));
   char difference[64] = "equal";
   if (left != right)
-    snprintf(difference, sizeof(difference), "differs by %s%s", right > left ? "+" : "", grouped(right - left).text);
-  fprintf(text->out, "  %-30s %18s %18s   %s\n", what, as_bytes ? bytes(left).text : grouped(left).text,
-          as_bytes ? bytes(right).text : grouped(right).text, difference);
+    snprintf(difference, sizeof(difference), "differs by %s%s", right > left ? "+" : "",
+             grouped(b200_add(right, left > INT64_MIN ? -left : INT64_MAX)).text);
+  table_line(text, "  %-30.30s %18s %18s   %s", what, as_bytes ? bytes(left).text : grouped(left).text,
+             as_bytes ? bytes(right).text : grouped(right).text, difference);
 }
 
 static void print_counts(const struct text *text, const json_t *comparison, const char *left, const char *right) {
   size_t i;
   json_t *row;
   char what[96];
-  fprintf(text->out, "  %-30s %18s %18s\n", "", left, right);
+  table_line(text, "  %-30s %18s %18s", "", left, right);
   json_array_foreach(json_object_get(comparison, "roles"), i, row) {
-    snprintf(what, sizeof(what), "GEMM %s, calls", string(row, "role"));
+    snprintf(what, sizeof(what), "GEMM %.16s, calls", string(row, "role"));
     print_pair(text, what, row, "calls", false);
-    snprintf(what, sizeof(what), "GEMM %s, FLOPs", string(row, "role"));
+    snprintf(what, sizeof(what), "GEMM %.16s, FLOPs", string(row, "role"));
     print_pair(text, what, row, "flops", false);
   }
-  fprintf(text->out, "  %-30s %18s %18" PRId64 "   %" PRId64 " equal\n", "GEMM shapes", "", number(comparison, "shapes"),
-          number(comparison, "shapes_equal"));
+  table_line(text, "  %-30s %18s %18" PRId64 "   %" PRId64 " equal", "GEMM shapes", "", number(comparison, "shapes"),
+             number(comparison, "shapes_equal"));
   json_array_foreach(json_object_get(comparison, "collectives"), i, row) {
-    snprintf(what, sizeof(what), "%s %s x%" PRId64 ", calls", string(row, "op"), string(row, "dtype"),
+    snprintf(what, sizeof(what), "%.14s %.4s x%" PRId64 ", calls", string(row, "op"), string(row, "dtype"),
              number(row, "nranks"));
     print_pair(text, what, row, "calls", false);
-    snprintf(what, sizeof(what), "%s %s x%" PRId64 ", bytes", string(row, "op"), string(row, "dtype"),
+    snprintf(what, sizeof(what), "%.14s %.4s x%" PRId64 ", bytes", string(row, "op"), string(row, "dtype"),
              number(row, "nranks"));
     print_pair(text, what, row, "bytes", false);
   }
   json_array_foreach(json_object_get(comparison, "hbm"), i, row) {
-    snprintf(what, sizeof(what), "memory of %s, peak", string(row, "owner"));
+    snprintf(what, sizeof(what), "memory of %.7s, peak", string(row, "owner"));
     print_pair(text, what, row, "peak_bytes", true);
-    snprintf(what, sizeof(what), "memory of %s, allocations", string(row, "owner"));
+    snprintf(what, sizeof(what), "memory of %.7s, allocations", string(row, "owner"));
     print_pair(text, what, row, "allocs", false);
   }
 }
@@ -398,7 +429,8 @@ static void print_loss_verdict(const struct text *text, const json_t *loss) {
              " printed values are equal, largest difference %.3g, first at step %" PRId64,
              number(loss, "equal"), number(loss, "common"), real(loss, "max_difference"), number(loss, "first_step"));
   else
-    snprintf(value, sizeof(value), "not comparable: no step is printed by both");
+    snprintf(value, sizeof(value),
+             strcmp(verdict, "none") == 0 ? "no losses on either side" : "not comparable: no step is printed by both");
   line(text, "losses", value);
   if (number(loss, "unpaired")) {
     snprintf(value, sizeof(value), "%" PRId64 " values have no partner in the other arm", number(loss, "unpaired"));
@@ -435,8 +467,42 @@ static void print_node_check(const struct text *text, const json_t *check) {
   print_counts(text, check, "node", "b200opt");
 }
 
-void report_print(FILE *out, const json_t *report, bool colour) {
+static char *ascii(const char *text) {
+  char *copy = b200_format("%s", text);
+  for (char *at = copy; *at; at++)
+    if (*at < ' ' || *at > '~')
+      *at = '?';
+  return copy;
+}
+
+/* A copy with every text in ASCII: logs may hold anything, also what a terminal obeys. */
+static json_t *in_ascii(const json_t *value) {
+  const char *name;
+  size_t i;
+  json_t *part, *copy;
+  if (json_is_string(value)) {
+    char *text = ascii(json_string_value(value));
+    copy = json_string(text);
+    free(text);
+  } else if (json_is_array(value)) {
+    copy = json_array();
+    json_array_foreach(value, i, part) json_array_append_new(copy, in_ascii(part));
+  } else if (json_is_object(value)) {
+    copy = json_object();
+    json_object_foreach((json_t *)value, name, part) {
+      char *key = ascii(name);
+      json_object_set_new(copy, key, in_ascii(part));
+      free(key);
+    }
+  } else {
+    copy = json_copy((json_t *)value);
+  }
+  return copy;
+}
+
+void report_print(FILE *out, const json_t *original, bool colour) {
   struct text text = {out, colour};
+  json_t *report = in_ascii(original);
   const json_t *arm = json_object_get(report, "report");
   size_t i;
   json_t *note;
@@ -455,4 +521,5 @@ void report_print(FILE *out, const json_t *report, bool colour) {
   if (json_array_size(json_object_get(report, "notes")))
     heading(&text, "Notes");
   json_array_foreach(json_object_get(report, "notes"), i, note) line(&text, "", json_string_value(note));
+  json_decref(report);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report as text: ASCII, at most 100 columns, colour only on a terminal. */
+/* The report as text: ASCII (other characters as '?'), at most 100 columns, colour only on a terminal. */
 #ifndef B200_REPORT_TEXT_H
 #define B200_REPORT_TEXT_H
 

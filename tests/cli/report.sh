@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Reports of logs that the library would not write, and of folders with links.
+# shellcheck source=tests/cli/common.sh
+. "$(dirname "$0")/common.sh"
+
+# log FOLDER LINE...: a log with these lines behind a header
+log() {
+  mkdir -p "$1"
+  {
+    echo '{"t":"header","format":1,"producer":"b200opt 0","run":"r","host":"h","pid":1,"rank":0,"world":1,"unix_ns":1}'
+    shift
+    printf '%s\n' "$@"
+    echo '{"t":"end","t_ns":1}'
+  } >"$1/a.jsonl"
+}
+
+# report STATUS ARGUMENT...: to `out`, which must be fit for a terminal
+report() {
+  expected_status=$1
+  shift
+  status=0
+  "$command" report "$@" >out 2>&1 || status=$?
+  [ "$status" = "$expected_status" ] || fail "report $*: exit status $status, not $expected_status"
+  awk 'length > 100 { exit 1 }' out || fail "report $*: a line is longer than 100 columns"
+  LC_ALL=C grep -q '[^ -~]' out && fail "report $*: not ASCII"
+}
+
+gemm='{"t":"gemm","role":"fprop","m":2,"n":3,"k":4,"batch":1,"calls":5,"flops":240}'
+log tree/run "$gemm"
+ln -s run tree/latest
+ln -s .. tree/run/up
+ln -s run/a.jsonl tree/again.jsonl
+ln tree/run/a.jsonl tree/run/hard.jsonl
+report 0 tree
+grep -Eq '^  fprop +5 +240 ' out || fail "links: $(grep fprop out)"
+grep -q '^logs      1 of the library, ' out || fail "links: $(grep ^logs out)"
+ln -s tree/run link
+report 0 link
+
+# no losses on either side are equal ones; on one side they are not
+report 0 tree --against tree
+grep -qx 'losses    no losses on either side' out || fail "no losses: $(grep ^losses out)"
+grep -qx 'verdict   equal in every count and every loss' out || fail "no losses: $(grep ^verdict out)"
+log lossy "$gemm" '{"t":"loss","step":1,"loss":2}'
+report 1 lossy --against tree
+report 1 tree --against lossy
+
+# numbers at the bounds, in the curve too
+log losses '{"t":"loss","step":0,"loss":1.7e308}' '{"t":"loss","step":1,"loss":-1.7e308}' \
+  '{"t":"loss","step":9223372036854775807,"loss":"nan"}' '{"t":"loss","step":3,"loss":-1.7e308}'
+report 0 losses
+grep -qx 'curve     @_!_' out || fail "curve: $(grep ^curve out)"
+big=9223372036854775807
+log numbers "{\"t\":\"gemm\",\"role\":\"fprop\",\"m\":$big,\"n\":$big,\"k\":-$big,\"calls\":$big,\"flops\":$big}" \
+  '{"t":"gemm","role":"dgrad","m":1e300,"calls":-1e300,"flops":1e300}' \
+  "{\"t\":\"step\",\"period\":$big,\"dur_ns\":$big}" "{\"t\":\"step\",\"period\":$big,\"dur_ns\":-$big}" \
+  "{\"t\":\"stack\",\"owner\":\"o\",\"bytes\":$big,\"frames\":\"f\"}" "{\"t\":\"stack\",\"owner\":\"o\",\"bytes\":$big,\"frames\":\"f\"}"
+report 0 numbers
+grep -Eq '^  fprop +9,223,372,036,854,775,807 ' out || fail "numbers: $(grep fprop out)"
+report 1 tree --against numbers
+
+# names that are long, not ASCII, or what a terminal obeys
+long=$(printf '%0300d' 0 | tr 0 'n')
+log names "{\"t\":\"gemm\",\"role\":\"\\u001b[31m$long\",\"compute\":\"$long\",\"epilogue\":\"$long\",\"calls\":1}" \
+  "{\"t\":\"coll\",\"op\":\"$long\",\"dtype\":\"$long\",\"calls\":1}" "{\"t\":\"alloc\",\"owner\":\"$long\",\"allocs\":1}" \
+  "{\"t\":\"stack\",\"owner\":\"$long\",\"frames\":\"$long $long\"}" "{\"t\":\"warn\",\"text\":\"\\u001b]0;title\\u0007 é $long\"}"
+report 0 names
+grep -q '?\[31mnnn' out || fail "names: $(cat out)"
+report 1 tree --against names
+
+[ "$failed" = 0 ] || echo "$failed failed"
+exit "$((failed > 0))"
