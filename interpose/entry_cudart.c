@@ -43,8 +43,9 @@ static cudaError_t observe_cudaMallocAsync(void **devPtr, size_t size, cudaStrea
 static cudaError_t freed(struct b200_thread *self, enum b200_symbol symbol, cudaError_t status, const void *pointer,
                          uint64_t events_before) {
   b200_count(self, symbol, status != cudaSuccess, 0);
+  struct b200_ledger_undo undo;
   if (self->driver_events == events_before && status == cudaSuccess && pointer)
-    b200_runtime_free((uint64_t)(uintptr_t)pointer);
+    b200_runtime_free((uint64_t)(uintptr_t)pointer, &undo);
   return status;
 }
 
@@ -97,7 +98,7 @@ static cudaError_t observe_cudaGetDriverEntryPoint(const char *symbol, void **fu
   cudaError_t status = B200_REAL(cudart, cudaGetDriverEntryPoint)(symbol, funcPtr, flags, driverStatus);
   b200_count(b200_thread_self(), B200_SYM_cudaGetDriverEntryPoint, status != cudaSuccess, 0);
   if (status == cudaSuccess)
-    b200_driver_substitute(symbol, funcPtr);
+    b200_driver_substitute(funcPtr);
   return status;
 }
 
@@ -108,7 +109,7 @@ static cudaError_t observe_cudaGetDriverEntryPointByVersion(const char *symbol, 
       B200_REAL(cudart, cudaGetDriverEntryPointByVersion)(symbol, funcPtr, cudaVersion, flags, driverStatus);
   b200_count(b200_thread_self(), B200_SYM_cudaGetDriverEntryPointByVersion, status != cudaSuccess, 0);
   if (status == cudaSuccess)
-    b200_driver_substitute(symbol, funcPtr);
+    b200_driver_substitute(funcPtr);
   return status;
 }
 

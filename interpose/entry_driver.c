@@ -20,8 +20,7 @@ extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
 /* ---------------------------------------------------------------------------------- finding driver functions */
 
 /* By the returned pointer, so that the variant (version, per-thread stream) is the one that the driver chose. */
-void b200_driver_substitute(const char *symbol, void **function) {
-  (void)symbol;
+void b200_driver_substitute(void **function) {
   if (!function || !*function || b200_runtime_is_off())
     return;
   struct b200_slot *any = &b200_slots_cuda[0];
@@ -36,7 +35,7 @@ static CUresult observe_cuGetProcAddress(const char *symbol, void **pfn, int cud
   CUresult status = B200_REAL(cuda, cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
   b200_count(b200_thread_self(), B200_SYM_cuGetProcAddress, status != CUDA_SUCCESS, 0);
   if (status == CUDA_SUCCESS)
-    b200_driver_substitute(symbol, pfn);
+    b200_driver_substitute(pfn);
   return status;
 }
 
@@ -45,7 +44,7 @@ static CUresult observe_cuGetProcAddress_v2(const char *symbol, void **pfn, int 
   CUresult status = B200_REAL(cuda, cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
   b200_count(b200_thread_self(), B200_SYM_cuGetProcAddress_v2, status != CUDA_SUCCESS, 0);
   if (status == CUDA_SUCCESS)
-    b200_driver_substitute(symbol, pfn);
+    b200_driver_substitute(pfn);
   return status;
 }
 
@@ -64,12 +63,13 @@ static CUresult granted(enum b200_symbol symbol, CUresult status, enum b200_owne
   return status;
 }
 
-static CUresult returned(enum b200_symbol symbol, CUresult status, CUdeviceptr address) {
+/* `undo`: what b200_runtime_free has taken out before the driver was asked. */
+static CUresult returned(enum b200_symbol symbol, CUresult status, const struct b200_ledger_undo *undo) {
   struct b200_thread *self = b200_thread_self();
   b200_count(self, symbol, status != CUDA_SUCCESS, 0);
   self->driver_events++;
-  if (status == CUDA_SUCCESS && address)
-    b200_runtime_free(address);
+  if (status != CUDA_SUCCESS)
+    b200_runtime_put_back(undo);
   return status;
 }
 
@@ -93,7 +93,9 @@ static CUresult observe_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, un
 }
 
 static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
-  return returned(B200_SYM_cuMemFree_v2, B200_REAL(cuda, cuMemFree_v2)(dptr), dptr);
+  struct b200_ledger_undo undo;
+  b200_runtime_free(dptr, &undo);
+  return returned(B200_SYM_cuMemFree_v2, B200_REAL(cuda, cuMemFree_v2)(dptr), &undo);
 }
 
 #define STREAM_ORDERED(suffix)                                                                                              \
@@ -109,7 +111,9 @@ static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
     return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, owner, dptr, bytesize);                                \
   }                                                                                                                         \
   static CUresult observe_cuMemFreeAsync##suffix(CUdeviceptr dptr, CUstream hStream) {                                      \
-    return returned(B200_SYM_cuMemFreeAsync##suffix, B200_REAL(cuda, cuMemFreeAsync##suffix)(dptr, hStream), dptr);         \
+    struct b200_ledger_undo undo;                                                                                           \
+    b200_runtime_free(dptr, &undo);                                                                                         \
+    return returned(B200_SYM_cuMemFreeAsync##suffix, B200_REAL(cuda, cuMemFreeAsync##suffix)(dptr, hStream), &undo);        \
   }
 STREAM_ORDERED()
 STREAM_ORDERED(_ptsz)
@@ -155,10 +159,12 @@ static CUresult observe_cuMemImportFromShareableHandle(CUmemGenericAllocationHan
 }
 
 static CUresult observe_cuMemRelease(CUmemGenericAllocationHandle handle) {
+  struct b200_ledger_undo undo;
+  b200_runtime_handle_release(handle, &undo);
   CUresult status = B200_REAL(cuda, cuMemRelease)(handle);
   b200_count(b200_thread_self(), B200_SYM_cuMemRelease, status != CUDA_SUCCESS, 0);
-  if (status == CUDA_SUCCESS)
-    b200_runtime_handle_release(handle);
+  if (status != CUDA_SUCCESS)
+    b200_runtime_put_back(&undo);
   return status;
 }
 

@@ -52,7 +52,8 @@ void *b200_library_symbol(enum b200_library library, const char *name) {
 }
 
 bool b200_library_bind(enum b200_library library, const struct b200_slot *slot) {
-  if (atomic_load_explicit(&slot->real, memory_order_relaxed))
+  static atomic_bool bound[B200_LIBRARY_COUNT]; /* all its slots, not only those that a dlsym has come by for */
+  if (atomic_load_explicit(&bound[library], memory_order_relaxed) && atomic_load_explicit(&slot->real, memory_order_relaxed))
     return true;
   const struct b200_library_info *info = &b200_libraries[library];
   for (size_t i = 0; i < *info->slot_count; i++) {
@@ -61,6 +62,8 @@ bool b200_library_bind(enum b200_library library, const struct b200_slot *slot) 
     void *found = b200_library_symbol(library, other->name);
     if (found)
       atomic_compare_exchange_strong(&other->real, &expected, found);
+    if (found)
+      atomic_store_explicit(&bound[library], true, memory_order_relaxed);
   }
   return atomic_load_explicit(&slot->real, memory_order_relaxed) != NULL;
 }

@@ -101,6 +101,6 @@ struct b200_slot *b200_driver_slot_by_name(const char *name);
 void *b200_driver_export(const struct b200_slot *slot);
 
 /* Puts our function in place of a driver function that a query has returned, when there is one. */
-void b200_driver_substitute(const char *symbol, void **function);
+void b200_driver_substitute(void **function);
 
 #endif

@@ -33,14 +33,23 @@ struct observation {
   struct b200_steps steps;
   struct b200_loss_pattern loss_pattern;
   bool has_loss_pattern;
+  struct b200_loss last_loss;
   int64_t loss_count;
   struct b200_ledger_owner flushed_owners[B200_OWNER_COUNT];
   uint64_t flushed_calls[B200_SYM_COUNT], flushed_errors[B200_SYM_COUNT], flushed_bytes[B200_SYM_COUNT];
   uint64_t flushed_overflow;
 };
 
+/* Buffers of the start, which may happen on a thread with a small stack. */
+struct start_scratch {
+  struct b200_line header;
+  char log_dir[B200_CONFIG_TEXT_BYTES], folder[B200_CONFIG_TEXT_BYTES + 300], path[B200_CONFIG_TEXT_BYTES + 600];
+  char value[B200_CONFIG_TEXT_BYTES], origin[B200_CONFIG_TEXT_BYTES], both[2 * B200_CONFIG_TEXT_BYTES + 8];
+};
+
 static struct b200_runtime {
   _Atomic int state;
+  struct start_scratch scratch;
   pid_t pid;
   atomic_bool configured;
   struct b200_config config;
@@ -56,7 +65,7 @@ static struct b200_runtime {
   atomic_int captures;
   _Atomic uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes;
   _Atomic uint64_t gemm_calls_at_coll; /* when the last collective was issued */
-  enum step_source step_source;
+  _Atomic(enum step_source) step_source;
   uint64_t ledger_events_asked; /* events that the last question to the driver has seen */
   int64_t hbm_used_bytes;
 } rt = {
@@ -68,7 +77,7 @@ static struct b200_runtime {
 
 _Thread_local struct b200_thread *b200_thread_block;
 
-/* Serves threads for which no block could be mapped: their counts may lose increments, the calls do not. */
+/* Serves threads for which no block could be mapped: their counts are lost, the calls are not. */
 static struct b200_thread shared_block;
 
 static uint64_t now_ns(clockid_t clock) {
@@ -84,12 +93,19 @@ static void put(struct b200_line *line) {
   struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
   b200_line_end(line);
   if (writer) {
-    b200_writer_put(writer, line);
+    b200_writer_put(writer, line, false);
     return;
   }
   unsigned index = atomic_fetch_add(&rt.early_count, 1);
   if (index < EARLY_LINES)
     rt.early[index] = *line;
+}
+
+/* A line of counts. False: they are kept for a later line. */
+static bool put_counts(struct b200_line *line) {
+  struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
+  b200_line_end(line);
+  return !writer || b200_writer_put(writer, line, true);
 }
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -148,11 +164,13 @@ struct b200_thread *b200_thread_create(void) {
 
 /* ----------------------------------------------------------------------------------------------- targets */
 
+static void prepare_fork(void);
+
 static void *real_of(const struct b200_slot *slot) {
   return atomic_load_explicit(&slot->real, memory_order_relaxed);
 }
 
-/* Points every slot at its real function (`observing` false) or at the start of its life. A slot without a real function
+/* Points every slot at the start of its life (`first`) or at its real function. A slot without a real function
    keeps first_<name>, which says so to its caller. */
 static void set_all_targets(bool first) {
   for (int library = 0; library < B200_LIBRARY_COUNT; library++)
@@ -166,6 +184,7 @@ static void set_all_targets(bool first) {
 static void load_config(void) {
   if (atomic_load_explicit(&rt.configured, memory_order_acquire))
     return;
+  prepare_fork(); /* before the first lock of ours is taken */
   pthread_mutex_lock(&rt.config_lock);
   if (!atomic_load_explicit(&rt.configured, memory_order_relaxed)) {
     b200_config_load(&rt.config);
@@ -227,7 +246,7 @@ static void step_found(void *context, const struct b200_step *step) {
   put(&line);
 }
 
-static void flush_gemm(void *context, const void *key, uint64_t calls, uint64_t flops) {
+static bool flush_gemm(void *context, const void *key, uint64_t calls, uint64_t flops) {
   (void)context;
   struct b200_gemm gemm;
   struct b200_line line;
@@ -251,7 +270,7 @@ static void flush_gemm(void *context, const void *key, uint64_t calls, uint64_t 
   b200_line_text(&line, B200_FIELD_gemm_epilogue, b200_epilogue_names[gemm.epilogue]);
   b200_line_uint(&line, B200_FIELD_gemm_calls, calls);
   b200_line_uint(&line, B200_FIELD_gemm_flops, flops);
-  put(&line);
+  return put_counts(&line);
 }
 
 /* Key of the tally of collectives: the call without its count. */
@@ -263,7 +282,7 @@ struct coll_key {
 _Static_assert(sizeof(struct coll_key) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
 _Static_assert(sizeof(struct b200_gemm) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
 
-static void flush_coll(void *context, const void *key, uint64_t calls, uint64_t bytes) {
+static bool flush_coll(void *context, const void *key, uint64_t calls, uint64_t bytes) {
   (void)context;
   struct coll_key coll;
   struct b200_line line;
@@ -274,7 +293,7 @@ static void flush_coll(void *context, const void *key, uint64_t calls, uint64_t 
   b200_line_int(&line, B200_FIELD_coll_nranks, coll.nranks);
   b200_line_uint(&line, B200_FIELD_coll_calls, calls);
   b200_line_uint(&line, B200_FIELD_coll_bytes, bytes);
-  put(&line);
+  return put_counts(&line);
 }
 
 static void flush_owners(struct observation *seen) {
@@ -292,8 +311,8 @@ static void flush_owners(struct observation *seen) {
     b200_line_uint(&line, B200_FIELD_alloc_allocs, now->allocs - before->allocs);
     b200_line_uint(&line, B200_FIELD_alloc_frees, now->frees - before->frees);
     b200_line_uint(&line, B200_FIELD_alloc_failed, now->failed - before->failed);
-    put(&line);
-    *before = *now;
+    if (put_counts(&line))
+      *before = *now;
   }
 }
 
@@ -314,7 +333,8 @@ static void flush_call(struct observation *seen, const char *library, const stru
   b200_line_uint(&line, B200_FIELD_call_calls, calls - seen->flushed_calls[slot->symbol]);
   b200_line_uint(&line, B200_FIELD_call_errors, errors - seen->flushed_errors[slot->symbol]);
   b200_line_uint(&line, B200_FIELD_call_bytes, bytes - seen->flushed_bytes[slot->symbol]);
-  put(&line);
+  if (!put_counts(&line))
+    return;
   seen->flushed_calls[slot->symbol] = calls;
   seen->flushed_errors[slot->symbol] = errors;
   seen->flushed_bytes[slot->symbol] = bytes;
@@ -328,8 +348,8 @@ static void flush_overflow(struct observation *seen) {
   b200_line_begin(&line, B200_RECORD_drop);
   b200_line_text(&line, B200_FIELD_drop_what, "calls of further shapes");
   b200_line_uint(&line, B200_FIELD_drop_count, overflow - seen->flushed_overflow);
-  put(&line);
-  seen->flushed_overflow = overflow;
+  if (put_counts(&line))
+    seen->flushed_overflow = overflow;
 }
 
 /* Writes what was counted since the last time. Called by the writer's thread now and then, and at the end. */
@@ -391,16 +411,17 @@ static void put_gpu(struct b200_line *line) {
 }
 
 static void put_config(struct b200_line *line) {
-  char value[B200_CONFIG_TEXT_BYTES], origin[B200_CONFIG_TEXT_BYTES], both[2 * B200_CONFIG_TEXT_BYTES + 8];
+  struct start_scratch *scratch = &rt.scratch;
   b200_line_object(line, B200_FIELD_header_config);
   for (int i = 0; i < B200_ENV_JOB_COUNT; i++) {
     enum b200_env_index index = (enum b200_env_index)i;
     if (rt.config.origins[i].by == B200_ORIGIN_DEFAULT)
       continue;
     const char *name = b200_env_job_row(index)->name;
-    snprintf(both, sizeof both, "%s (%s)", b200_config_value(&rt.config, index, value, sizeof value),
-             b200_config_origin(&rt.config, index, origin, sizeof origin));
-    b200_line_member_text(line, name, strlen(name), both);
+    snprintf(scratch->both, sizeof scratch->both, "%s (%s)",
+             b200_config_value(&rt.config, index, scratch->value, sizeof scratch->value),
+             b200_config_origin(&rt.config, index, scratch->origin, sizeof scratch->origin));
+    b200_line_member_text(line, name, strlen(name), scratch->both);
   }
   b200_line_object_end(line);
 }
@@ -441,26 +462,46 @@ static bool make_folders(char *path) {
   }
 }
 
+static void look_at_output(void) {
+  pthread_mutex_lock(&rt.flush_lock);
+  b200_libc_look(false);
+  pthread_mutex_unlock(&rt.flush_lock);
+}
+
+/* The file of this process; a number follows when it exists: exec() keeps the pid, and pids come again. */
+static struct b200_writer *open_file(struct start_scratch *scratch, const char *host, int rank) {
+  static const struct b200_writer_hooks hooks = {.woken = look_at_output, .tick = flush};
+  for (int attempt = 1; attempt < 100; attempt++) {
+    char suffix[8] = "";
+    if (attempt > 1)
+      snprintf(suffix, sizeof suffix, "-%d", attempt);
+    snprintf(scratch->path, sizeof scratch->path, "%s/%s-r%d-%d%s.jsonl", scratch->folder, host, rank < 0 ? 0 : rank,
+             (int)rt.pid, suffix);
+    struct b200_writer *writer =
+        b200_writer_open(scratch->path, (uint64_t)rt.config.log_max_mb << 20, &hooks, &scratch->header);
+    if (writer || errno != EEXIST)
+      return writer;
+  }
+  return NULL;
+}
+
 static void open_log(void) {
-  char folder[B200_CONFIG_TEXT_BYTES + 300], path[sizeof folder + 200], run[256], host[128] = "host",
-                                                                                  log_dir[B200_CONFIG_TEXT_BYTES];
+  struct start_scratch *scratch = &rt.scratch;
+  char run[256], host[128] = "host";
   struct b200_launch launch;
   b200_launch_load(&launch);
   b200_config_run_name(&rt.config, run, sizeof run);
   gethostname(host, sizeof host - 1);
-  snprintf(folder, sizeof folder, "%s/%s", b200_config_log_dir(&rt.config, log_dir, sizeof log_dir), run);
-  snprintf(path, sizeof path, "%s/%s-r%d-%d.jsonl", folder, host, launch.rank < 0 ? 0 : launch.rank, (int)rt.pid);
-  struct b200_writer *writer = NULL;
-  struct b200_line header;
-  make_header(&header, run, host, &launch);
-  if (make_folders(folder))
-    writer = b200_writer_open(path, (uint64_t)rt.config.log_max_mb << 20, flush, &header);
+  b200_config_log_dir(&rt.config, scratch->log_dir, sizeof scratch->log_dir);
+  snprintf(scratch->folder, sizeof scratch->folder, "%s/%s", scratch->log_dir, run);
+  make_header(&scratch->header, run, host, &launch);
+  struct b200_writer *writer = make_folders(scratch->folder) ? open_file(scratch, host, launch.rank) : NULL;
   if (!writer) {
-    say("no log: %s cannot be written, errno %d; the job is not affected", path, errno);
+    say("no log: %s cannot be written, errno %d; the job is not affected", scratch->folder, errno);
     return;
   }
   for (unsigned i = 0; i < EARLY_LINES && i < atomic_load(&rt.early_count); i++)
-    b200_writer_put(writer, &rt.early[i]);
+    b200_writer_put(writer, &rt.early[i], false);
   atomic_store_explicit(&rt.writer, writer, memory_order_release);
 }
 
@@ -472,8 +513,6 @@ static void prepare_loss(struct observation *seen) {
   if (!seen->has_loss_pattern)
     say("B200OPT_LOSS_REGEX: %s; the built-in forms are used", problem);
 }
-
-static void prepare_fork(void);
 
 static void start(void) {
   struct observation *seen =
@@ -488,7 +527,6 @@ static void start(void) {
   rt.has_thread_key = rt.has_thread_key || pthread_key_create(&rt.thread_key, thread_ended) == 0;
   if (rt.has_thread_key && b200_thread_block && b200_thread_block != &shared_block)
     pthread_setspecific(rt.thread_key, b200_thread_block);
-  prepare_fork();
   for (int i = 0; i < rt.config.complaint_count; i++)
     say("%s", rt.config.complaints[i]);
   prepare_loss(seen);
@@ -544,13 +582,24 @@ static void child_after_fork(void) {
 }
 
 static void prepare_fork(void) {
-  static bool prepared; /* inherited by children, as the handler is */
-  if (!prepared)
-    prepared = pthread_atfork(NULL, NULL, child_after_fork) == 0;
+  static atomic_bool prepared; /* inherited by children, as the handler is */
+  if (!atomic_exchange(&prepared, true))
+    pthread_atfork(NULL, NULL, child_after_fork);
 }
 
 __attribute__((constructor)) static void loaded(void) {
   rt.pid = getpid();
+}
+
+/* exit() may have been called by a signal handler, in the midst of our own code: then a lock stays taken for ever. */
+static bool is_free(pthread_mutex_t *lock) {
+  struct timespec limit;
+  clock_gettime(CLOCK_MONOTONIC, &limit);
+  limit.tv_sec += 1;
+  if (pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &limit) != 0)
+    return false;
+  pthread_mutex_unlock(lock);
+  return true;
 }
 
 /* The last things a process does may still call into CUDA: it must find the real functions. No CUDA call of our own here. */
@@ -561,15 +610,19 @@ __attribute__((destructor)) static void ending(void) {
     return;
   set_all_targets(false);
   struct observation *seen = atomic_load(&rt.seen);
+  struct b200_writer *writer = atomic_load(&rt.writer);
+  if (!writer || !is_free(&rt.steps_lock) || !is_free(&rt.flush_lock) || !is_free(&rt.ledger.lock) ||
+      !b200_writer_last_words(writer))
+    return;
   struct b200_totals now;
   b200_runtime_totals(&now);
   pthread_mutex_lock(&rt.steps_lock);
   b200_steps_finish(&seen->steps, &now);
   pthread_mutex_unlock(&rt.steps_lock);
+  pthread_mutex_lock(&rt.flush_lock);
+  b200_libc_look(true);
+  pthread_mutex_unlock(&rt.flush_lock);
   flush();
-  struct b200_writer *writer = atomic_load(&rt.writer);
-  if (!writer)
-    return;
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_end);
   b200_line_uint(&line, B200_FIELD_end_t_ns, now_ns(CLOCK_MONOTONIC));
@@ -742,9 +795,15 @@ void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes)
   put_stack(owner, bytes);
 }
 
-void b200_runtime_free(uint64_t address) {
-  if (keeps_ledger())
-    b200_ledger_free(&rt.ledger, address);
+void b200_runtime_free(uint64_t address, struct b200_ledger_undo *undo) {
+  undo->found = false;
+  if (keeps_ledger() && address != 0)
+    b200_ledger_free(&rt.ledger, address, undo);
+}
+
+void b200_runtime_put_back(const struct b200_ledger_undo *undo) {
+  if (undo->found)
+    b200_ledger_put_back(&rt.ledger, undo);
 }
 
 void b200_runtime_refused(enum b200_owner owner, uint64_t bytes) {
@@ -766,9 +825,10 @@ void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t by
   put_stack(owner, bytes);
 }
 
-void b200_runtime_handle_release(uint64_t handle) {
+void b200_runtime_handle_release(uint64_t handle, struct b200_ledger_undo *undo) {
+  undo->found = false;
   if (keeps_ledger())
-    b200_ledger_handle_release(&rt.ledger, handle);
+    b200_ledger_handle_release(&rt.ledger, handle, undo);
 }
 
 void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle) {
@@ -787,6 +847,12 @@ void b200_runtime_capture(int begun) {
 
 /* ------------------------------------------------------------------------------------------------- output */
 
+void b200_runtime_wake(void) {
+  struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
+  if (writer)
+    b200_writer_wake(writer);
+}
+
 void b200_runtime_output(const char *text, size_t length) {
   struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
   struct b200_loss loss;
@@ -794,9 +860,10 @@ void b200_runtime_output(const char *text, size_t length) {
     return;
   bool found = seen->has_loss_pattern ? b200_loss_pattern_scan(&seen->loss_pattern, text, length, &loss)
                                       : b200_loss_scan(text, length, &loss);
-  if (!found)
-    return;
-  int64_t ordinal = __atomic_fetch_add(&seen->loss_count, 1, __ATOMIC_RELAXED);
+  if (!found || (loss.step >= 0 && loss.step == seen->last_loss.step && loss.loss == seen->last_loss.loss))
+    return; /* a progress bar prints a value again and again */
+  seen->last_loss = loss;
+  int64_t ordinal = seen->loss_count++;
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_loss);
   b200_line_int(&line, B200_FIELD_loss_step, loss.step >= 0 ? loss.step : ordinal);

@@ -13,7 +13,8 @@
  *
  * Lock ranks, outermost first; a thread takes a lock only while it holds none of a later rank, and never calls a vendor,
  * dlopen or write with one held:
- *   steps (step detector and its totals) → ledger (memory/ledger) → writer (record/writer)
+ *   configuration (held while it is read, once) → flush (what is counted goes to the log) → steps (step detector and its
+ *   totals) → ledger (memory/ledger) → writer (record/writer)
  * The lock of the start-up (one thread starts, others go on unobserved until it is done) is a compare-and-swap on the state.
  */
 #ifndef B200_RUNTIME_H
@@ -24,6 +25,7 @@
 #include <stdint.h>
 
 #include "interpose/real.h"
+#include "memory/ledger.h"
 #include "policy/call.h"
 #include "policy/steps.h"
 
@@ -76,10 +78,11 @@ void b200_runtime_totals(struct b200_totals *out);
 
 /* The ledger's events; `owner` from b200_owner_of(). No-ops with B200OPT_MEMORY=off. */
 void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes);
-void b200_runtime_free(uint64_t address);
+void b200_runtime_free(uint64_t address, struct b200_ledger_undo *undo);
+void b200_runtime_put_back(const struct b200_ledger_undo *undo);
 void b200_runtime_refused(enum b200_owner owner, uint64_t bytes);
 void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t bytes);
-void b200_runtime_handle_release(uint64_t handle);
+void b200_runtime_handle_release(uint64_t handle, struct b200_ledger_undo *undo);
 void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle);
 void b200_runtime_unmap(uint64_t address, uint64_t bytes);
 
@@ -89,12 +92,16 @@ void b200_runtime_capture(int begun);
 /* True when nothing is to be observed, now or later: B200OPT=off, or the process is ending. Reads the configuration once. */
 bool b200_runtime_is_off(void);
 
-/* entry_libc.c: whether the job's output is looked at. */
+/* entry_libc.c: whether the job's output is kept; in a forked child, forget it; look at what was kept (`last`: also at a
+   line without an end), one thread at a time. */
 void b200_libc_observe(bool on);
-/* In a forked child: not looked at, and whatever another thread of the parent was doing is forgotten. */
 void b200_libc_forget(void);
+void b200_libc_look(bool last);
 
-/* One line that the job printed, without its newline. */
+/* Makes the writer's thread look at the job's output soon. From any thread, also from a signal handler. */
+void b200_runtime_wake(void);
+
+/* One line that the job printed, without its newline; by b200_libc_look(). */
 void b200_runtime_output(const char *line, size_t length);
 
 #endif

@@ -112,9 +112,38 @@ void b200_ledger_alloc(struct b200_ledger *ledger, enum b200_owner owner, uint64
   pthread_mutex_unlock(&ledger->lock);
 }
 
-void b200_ledger_free(struct b200_ledger *ledger, uint64_t address) {
+static void remember(struct b200_ledger_undo *undo, const struct b200_ledger_entry *entry) {
+  *undo = (struct b200_ledger_undo){.found = entry != NULL};
+  if (!entry)
+    return;
+  undo->key = entry->key;
+  undo->bytes = entry->bytes;
+  undo->references = entry->references;
+  undo->mappings = entry->mappings;
+  undo->kind = entry->kind;
+  undo->owner = entry->owner;
+}
+
+void b200_ledger_put_back(struct b200_ledger *ledger, const struct b200_ledger_undo *undo) {
+  pthread_mutex_lock(&ledger->lock);
+  struct b200_ledger_entry *entry = undo->found ? find(ledger, undo->key, undo->kind) : NULL;
+  if (entry) {
+    entry->references++; /* a handle that others still hold */
+  } else if (undo->found && (entry = insert(ledger, undo->key, undo->kind)) != NULL) {
+    entry->bytes = undo->bytes;
+    entry->references = undo->references;
+    entry->mappings = undo->mappings;
+    entry->owner = undo->owner;
+    ledger->owners[undo->owner].current_bytes += undo->bytes;
+    ledger->owners[undo->owner].frees--;
+  }
+  pthread_mutex_unlock(&ledger->lock);
+}
+
+void b200_ledger_free(struct b200_ledger *ledger, uint64_t address, struct b200_ledger_undo *undo) {
   pthread_mutex_lock(&ledger->lock);
   struct b200_ledger_entry *entry = find(ledger, address, BLOCK);
+  remember(undo, entry);
   if (entry)
     discharge(ledger, entry);
   else
@@ -149,9 +178,10 @@ static void drop_handle_if_gone(struct b200_ledger *ledger, struct b200_ledger_e
     discharge(ledger, entry);
 }
 
-void b200_ledger_handle_release(struct b200_ledger *ledger, uint64_t handle) {
+void b200_ledger_handle_release(struct b200_ledger *ledger, uint64_t handle, struct b200_ledger_undo *undo) {
   pthread_mutex_lock(&ledger->lock);
   struct b200_ledger_entry *entry = find(ledger, handle, HANDLE);
+  remember(undo, entry);
   if (entry && entry->references > 0) {
     entry->references--;
     drop_handle_if_gone(ledger, entry);
@@ -163,15 +193,15 @@ void b200_ledger_handle_release(struct b200_ledger *ledger, uint64_t handle) {
 
 void b200_ledger_map(struct b200_ledger *ledger, uint64_t address, uint64_t bytes, uint64_t handle) {
   pthread_mutex_lock(&ledger->lock);
-  if (find(ledger, handle, HANDLE)) {
-    struct b200_ledger_entry *mapping = insert(ledger, address, MAPPING);
-    struct b200_ledger_entry *entry = find(ledger, handle, HANDLE); /* insert() may have moved the table */
-    if (mapping && entry) {
-      mapping->bytes = bytes;
-      mapping->handle = handle;
-      entry->mappings++;
-    }
+  /* also of a handle that is not charged here (host memory): one unmap may cover both */
+  struct b200_ledger_entry *mapping = insert(ledger, address, MAPPING);
+  if (mapping) {
+    mapping->bytes = bytes;
+    mapping->handle = handle;
   }
+  struct b200_ledger_entry *entry = mapping ? find(ledger, handle, HANDLE) : NULL;
+  if (entry)
+    entry->mappings++;
   pthread_mutex_unlock(&ledger->lock);
 }
 

@@ -38,14 +38,24 @@ struct b200_ledger {
 
 void b200_ledger_init(struct b200_ledger *ledger);
 
+/* What a free or a release has taken out, to put it back when the driver refuses. Bookkeeping comes before the driver's
+   call: once that has returned, another thread may own the same address or handle. */
+struct b200_ledger_undo {
+  uint64_t key, bytes;
+  uint32_t references, mappings;
+  uint8_t kind, owner;
+  bool found;
+};
+
 void b200_ledger_alloc(struct b200_ledger *ledger, enum b200_owner owner, uint64_t address, uint64_t bytes);
-void b200_ledger_free(struct b200_ledger *ledger, uint64_t address);
+void b200_ledger_free(struct b200_ledger *ledger, uint64_t address, struct b200_ledger_undo *undo);
+void b200_ledger_put_back(struct b200_ledger *ledger, const struct b200_ledger_undo *undo);
 /* The driver refused `owner` an allocation. */
 void b200_ledger_refused(struct b200_ledger *ledger, enum b200_owner owner);
 
 /* cuMemCreate (bytes > 0), import (bytes 0), retain (handle seen before: one more reference). */
 void b200_ledger_handle_add(struct b200_ledger *ledger, enum b200_owner owner, uint64_t handle, uint64_t bytes);
-void b200_ledger_handle_release(struct b200_ledger *ledger, uint64_t handle);
+void b200_ledger_handle_release(struct b200_ledger *ledger, uint64_t handle, struct b200_ledger_undo *undo);
 void b200_ledger_map(struct b200_ledger *ledger, uint64_t address, uint64_t bytes, uint64_t handle);
 /* Unmaps every mapping that lies in the range. */
 void b200_ledger_unmap(struct b200_ledger *ledger, uint64_t address, uint64_t bytes);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interpose/record/tally.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -52,7 +51,8 @@ void b200_tally_flush(struct b200_tally *tally, b200_tally_visit visit, void *co
     if (calls == entry->calls_flushed)
       continue;
     uint64_t amount = atomic_load_explicit(&entry->amount, memory_order_relaxed);
-    visit(context, entry->key, calls - entry->calls_flushed, amount - entry->amount_flushed);
+    if (!visit(context, entry->key, calls - entry->calls_flushed, amount - entry->amount_flushed))
+      continue;
     entry->calls_flushed = calls;
     entry->amount_flushed = amount;
   }

@@ -10,6 +10,7 @@
 #define B200_RECORD_TALLY_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define B200_TALLY_KEY_BYTES 48
@@ -30,8 +31,9 @@ struct b200_tally {
 /* key: B200_TALLY_KEY_BYTES, every byte set. */
 void b200_tally_add(struct b200_tally *tally, const void *key, uint64_t amount);
 
-/* Calls `visit` for each key that was added to since the last flush, with what was added. */
-typedef void (*b200_tally_visit)(void *context, const void *key, uint64_t calls, uint64_t amount);
+/* Calls `visit` for each key that was added to since it was last taken, with what was added. Taken when `visit` says true.
+ */
+typedef bool (*b200_tally_visit)(void *context, const void *key, uint64_t calls, uint64_t amount);
 void b200_tally_flush(struct b200_tally *tally, b200_tally_visit visit, void *context);
 
 #endif

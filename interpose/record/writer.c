@@ -4,47 +4,59 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
   RING_BYTES = 1 << 20,
-  LAST_WORDS_BYTES = 64 << 10, /* kept below the bound for drop and end lines */
-  CLOSE_TIMEOUT_S = 1,
-  STACK_BYTES = 512 << 10, /* glibc takes static thread-local storage out of it */
+  RESERVE_BYTES = 384 << 10, /* kept below the bound for the last counts, drop and end lines */
+  HIGH_DESCRIPTOR = 500,     /* out of the way of programs that count on low numbers */
+  WAIT_S = 1,                /* for a file system that hangs: at the start and at the end */
+  STACK_BYTES = 512 << 10,   /* glibc takes static thread-local storage out of it */
 };
 
 struct b200_writer {
   int file;
+  dev_t device; /* of the file: a program may close all descriptors and open its own under our number */
+  ino_t inode;
   uint64_t max_bytes;
-  void (*tick)(void);
-  atomic_bool done; /* set by the thread when it has ended */
+  struct b200_writer_hooks hooks;
+  sem_t work;         /* posted when there is something to do; the one primitive that a signal handler may use */
+  atomic_bool failed; /* the file is gone or refuses: nothing more is written, and the log has no end */
+  atomic_bool ended;
+  atomic_ullong written;
   pthread_mutex_t lock;
-  pthread_cond_t filled, ended; /* on CLOCK_MONOTONIC */
-  bool closing;
+  bool closing, last_words;
   uint64_t head, tail;     /* bytes ever put and taken; the ring holds [tail, head) */
   uint64_t accepted_bytes; /* towards max_bytes */
   uint64_t dropped[B200_RECORD_COUNT], reported[B200_RECORD_COUNT];
   char ring[RING_BYTES];
 };
 
-/* Goes around our own hook of write(). A short or interrupted write is continued; a failing file takes the rest down with
-   it, which the reader sees as a log without an end. */
-static void write_all(int file, const char *bytes, size_t count) {
+static bool is_our_file(const struct b200_writer *writer) {
+  struct stat now;
+  return fstat(writer->file, &now) == 0 && now.st_dev == writer->device && now.st_ino == writer->inode;
+}
+
+/* Goes around our own hook of write(). */
+static bool write_all(const struct b200_writer *writer, const char *bytes, size_t count) {
   while (count > 0) {
-    long written = syscall(SYS_write, file, bytes, count);
+    long written = is_our_file(writer) ? syscall(SYS_write, writer->file, bytes, count) : -1;
     if (written < 0 && errno == EINTR)
       continue;
     if (written <= 0)
-      return;
+      return false;
     bytes += written;
     count -= (size_t)written;
   }
+  return true;
 }
 
 /* Next tick: after 5 % of the log's age, between a second and a minute. */
@@ -54,38 +66,41 @@ static void set_next_tick(struct timespec *next, time_t opened_s) {
   next->tv_sec += pause_s < 1 ? 1 : pause_s > 60 ? 60 : pause_s;
 }
 
+/* Writes what the ring holds; true when it was closing and is empty. */
+static bool empty_ring(struct b200_writer *writer) {
+  pthread_mutex_lock(&writer->lock);
+  while (writer->head != writer->tail) {
+    size_t begin = (size_t)(writer->tail % RING_BYTES);
+    size_t count = (size_t)(writer->head - writer->tail);
+    if (count > RING_BYTES - begin)
+      count = RING_BYTES - begin;
+    pthread_mutex_unlock(&writer->lock);
+    if (!atomic_load(&writer->failed) && !write_all(writer, writer->ring + begin, count))
+      atomic_store(&writer->failed, true);
+    pthread_mutex_lock(&writer->lock);
+    writer->tail += count;
+    atomic_store(&writer->written, writer->tail);
+  }
+  bool closed = writer->closing;
+  pthread_mutex_unlock(&writer->lock);
+  return closed;
+}
+
 static void *drain(void *argument) {
   struct b200_writer *writer = argument;
   struct timespec next;
   clock_gettime(CLOCK_MONOTONIC, &next);
   time_t opened_s = next.tv_sec;
   set_next_tick(&next, opened_s);
-  pthread_mutex_lock(&writer->lock);
-  for (;;) {
-    int waited = 0;
-    while (writer->head == writer->tail && !writer->closing && waited == 0)
-      waited = pthread_cond_timedwait(&writer->filled, &writer->lock, &next);
-    if (waited == ETIMEDOUT) {
-      pthread_mutex_unlock(&writer->lock);
-      writer->tick();
+  do {
+    bool timed_out = sem_clockwait(&writer->work, CLOCK_MONOTONIC, &next) != 0 && errno == ETIMEDOUT;
+    writer->hooks.woken();
+    if (timed_out) {
+      writer->hooks.tick();
       set_next_tick(&next, opened_s);
-      pthread_mutex_lock(&writer->lock);
-      continue;
     }
-    if (writer->head == writer->tail)
-      break;
-    size_t begin = (size_t)(writer->tail % RING_BYTES);
-    size_t count = (size_t)(writer->head - writer->tail);
-    if (count > RING_BYTES - begin)
-      count = RING_BYTES - begin;
-    pthread_mutex_unlock(&writer->lock);
-    write_all(writer->file, writer->ring + begin, count);
-    pthread_mutex_lock(&writer->lock);
-    writer->tail += count;
-  }
-  atomic_store(&writer->done, true);
-  pthread_cond_signal(&writer->ended);
-  pthread_mutex_unlock(&writer->lock);
+  } while (!empty_ring(writer));
+  atomic_store(&writer->ended, true);
   return NULL;
 }
 
@@ -104,31 +119,43 @@ static int start_thread(struct b200_writer *writer) {
   return error;
 }
 
-struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, void (*tick)(void),
+/* Waits until `count` bytes are in the file, but not for long. */
+static void wait_for_file(struct b200_writer *writer, uint64_t count) {
+  struct timespec pause = {.tv_nsec = 1000000};
+  for (int i = 0; i < WAIT_S * 1000 && atomic_load(&writer->written) < count && !atomic_load(&writer->failed); i++)
+    nanosleep(&pause, NULL);
+}
+
+struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, const struct b200_writer_hooks *hooks,
                                      const struct b200_line *header) {
-  int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0)
+  struct stat made;
+  int low = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (low < 0)
     return NULL;
+  int file = fcntl(low, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
+  if (file < 0)
+    file = low;
+  else
+    close(low);
   struct b200_writer *writer = mmap(NULL, sizeof *writer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (writer == MAP_FAILED)
+  if (writer == MAP_FAILED || fstat(file, &made) != 0)
     goto close_file;
   writer->file = file;
+  writer->device = made.st_dev;
+  writer->inode = made.st_ino;
   writer->max_bytes = max_bytes;
-  writer->tick = tick;
-  writer->accepted_bytes = header->length;
-  write_all(file, header->text, header->length);
+  writer->hooks = *hooks;
   pthread_mutex_init(&writer->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&writer->filled, &monotonic);
-  pthread_cond_init(&writer->ended, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  sem_init(&writer->work, 0, 0);
   int error = start_thread(writer);
-  if (error == 0)
-    return writer;
-  errno = error;
-  munmap(writer, sizeof *writer);
+  if (error != 0) {
+    errno = error;
+    munmap(writer, sizeof *writer);
+    goto close_file;
+  }
+  b200_writer_put(writer, header, false);
+  wait_for_file(writer, header->length);
+  return writer;
 close_file:
   close(file);
   return NULL;
@@ -144,7 +171,6 @@ static bool append(struct b200_writer *writer, const char *bytes, size_t count) 
   memcpy(writer->ring, bytes + first, count - first);
   writer->head += count;
   writer->accepted_bytes += count;
-  pthread_cond_signal(&writer->filled);
   return true;
 }
 
@@ -163,31 +189,48 @@ static void append_drops(struct b200_writer *writer) {
   }
 }
 
-void b200_writer_put(struct b200_writer *writer, const struct b200_line *line) {
+bool b200_writer_put(struct b200_writer *writer, const struct b200_line *line, bool comes_again) {
   pthread_mutex_lock(&writer->lock);
-  uint64_t bound = line->type == B200_RECORD_end ? writer->max_bytes : writer->max_bytes - LAST_WORDS_BYTES;
-  bool room = !writer->closing && writer->accepted_bytes + line->length <= bound;
+  uint64_t bound = writer->last_words ? writer->max_bytes : writer->max_bytes - RESERVE_BYTES;
   if (line->type == B200_RECORD_end)
     append_drops(writer);
-  if (!room || !append(writer, line->text, line->length))
+  bool put = !writer->closing && writer->accepted_bytes + line->length <= bound && append(writer, line->text, line->length);
+  if (!put && !comes_again)
     writer->dropped[line->type]++;
   pthread_mutex_unlock(&writer->lock);
+  if (put)
+    b200_writer_wake(writer);
+  return put;
+}
+
+void b200_writer_wake(struct b200_writer *writer) {
+  int saved_errno = errno;
+  sem_post(&writer->work);
+  errno = saved_errno;
+}
+
+bool b200_writer_last_words(struct b200_writer *writer) {
+  struct timespec limit;
+  clock_gettime(CLOCK_MONOTONIC, &limit);
+  limit.tv_sec += WAIT_S;
+  if (pthread_mutex_clocklock(&writer->lock, CLOCK_MONOTONIC, &limit) != 0)
+    return false;
+  writer->last_words = true;
+  pthread_mutex_unlock(&writer->lock);
+  return true;
 }
 
 void b200_writer_close(struct b200_writer *writer) {
-  struct timespec limit;
-  clock_gettime(CLOCK_MONOTONIC, &limit);
-  limit.tv_sec += CLOSE_TIMEOUT_S;
   pthread_mutex_lock(&writer->lock);
   writer->closing = true;
-  pthread_cond_signal(&writer->filled);
-  while (!atomic_load(&writer->done))
-    if (pthread_cond_timedwait(&writer->ended, &writer->lock, &limit) != 0)
-      break;
+  uint64_t count = writer->head;
   pthread_mutex_unlock(&writer->lock);
+  b200_writer_wake(writer);
+  wait_for_file(writer, count);
 }
 
 void b200_writer_abandon(struct b200_writer *writer) {
-  close(writer->file);
+  if (is_our_file(writer))
+    close(writer->file);
   munmap(writer, sizeof *writer);
 }

@@ -10,11 +10,11 @@ import sys
 import tempfile
 
 build = pathlib.Path(sys.argv[1]).resolve()
-rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 4
+rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 root = pathlib.Path(__file__).resolve().parents[2]
 torchrun = pathlib.Path(sys.executable).with_name("torchrun")
-job = [str(torchrun), "--nproc-per-node", "2", str(root / "tools/demo_job/train.py"), "--mode", "fsdp2", "--layers", "4", "--width", "256",
-       "--steps", "30"]
+job = [str(torchrun), "--nproc-per-node", "2", str(root / "tools/demo_job/train.py"), "--mode", "fsdp2", "--layers", "2", "--width", "128",
+       "--steps", "40"]
 dryrun = [str(build / "b200opt"), "dryrun", "--gpus", "2"]
 arms = {
     "bare on the node": lambda logs: [*dryrun, "--bare", "--log", logs, "--", *job],

@@ -78,12 +78,13 @@ struct sum {
   uint64_t keys, calls, amount;
 };
 
-static void add_up(void *context, const void *key, uint64_t calls, uint64_t amount) {
+static bool add_up(void *context, const void *key, uint64_t calls, uint64_t amount) {
   struct sum *sum = context;
   (void)key;
   sum->keys++;
   sum->calls += calls;
   sum->amount += amount;
+  return true;
 }
 
 static void *tally_many(void *argument) {
@@ -134,7 +135,8 @@ static struct b200_writer *open_writer(const char *at) {
   struct b200_line header;
   b200_line_begin(&header, B200_RECORD_header);
   b200_line_end(&header);
-  return b200_writer_open(at, 1 << 20, no_tick, &header);
+  static const struct b200_writer_hooks hooks = {.woken = no_tick, .tick = no_tick};
+  return b200_writer_open(at, 1 << 20, &hooks, &header);
 }
 
 static void *write_lines(void *writer) {
@@ -143,7 +145,7 @@ static void *write_lines(void *writer) {
     b200_line_begin(&line, B200_RECORD_warn);
     b200_line_text(&line, B200_FIELD_warn_text, "0123456789012345678901234567890123456789");
     b200_line_end(&line);
-    b200_writer_put(writer, &line);
+    b200_writer_put(writer, &line, false);
   }
   return NULL;
 }
@@ -167,7 +169,7 @@ static void put_end(struct b200_writer *writer) {
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_end);
   b200_line_end(&line);
-  b200_writer_put(writer, &line);
+  b200_writer_put(writer, &line, false);
 }
 
 START_TEST(every_line_is_written_or_counted) {
@@ -180,6 +182,7 @@ START_TEST(every_line_is_written_or_counted) {
     pthread_create(&threads[i], NULL, write_lines, writer);
   for (int i = 0; i < 8; i++)
     pthread_join(threads[i], NULL);
+  ck_assert(b200_writer_last_words(writer));
   put_end(writer);
   b200_writer_close(writer);
   count_lines(&lines, &dropped);

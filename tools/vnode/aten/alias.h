@@ -26,8 +26,8 @@ namespace vnode_aten {
 
 using at::Tensor;
 
-/* CPU tensor over the memory of `t`, with its dtype, sizes, strides, offset and conjugate, negative and wrapped-number marks.
-   A tensor that is undefined or not on a CUDA device is returned as it is. */
+/* CPU tensor over the memory of `t`, with its dtype, sizes, strides, offset and conjugate, negative and wrapped-number
+   marks. A tensor that is undefined or not on a CUDA device is returned as it is. */
 Tensor host_view(const Tensor &t);
 std::optional<Tensor> host_view(const std::optional<Tensor> &t);
 

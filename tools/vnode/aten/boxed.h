@@ -30,10 +30,10 @@ private:
   void give_results(Call &call, torch::jit::Stack *stack) const;
 
   std::string name_;
-  std::vector<bool> written_;        /* per argument: the schema says that it is written */
-  std::vector<int> returned_;        /* per result: the written argument that it is, or -1 */
-  int generator_ = -1;               /* the argument that is a generator, or -1 */
-  bool mixes_devices_;               /* CUDA's kernel takes host tensors or several devices too */
+  std::vector<bool> written_; /* per argument: the schema says that it is written */
+  std::vector<int> returned_; /* per result: the written argument that it is, or -1 */
+  int generator_ = -1;        /* the argument that is a generator, or -1 */
+  bool mixes_devices_;        /* CUDA's kernel takes host tensors or several devices too */
 };
 
 } // namespace vnode_aten

@@ -4,7 +4,8 @@
  *
  * A CUDA thread calls curand_init(seed, subsequence = its global index, offset) and draws groups of four 32-bit words.
  * Key = seed; counter = (offset / 4 + group, subsequence), 64 bits each. PyTorch's offsets are multiples of 4, so a group is
- * one block of the cipher. Reference: Salmon et al., SC'11; curand_philox4x32_x.h, curand_uniform.h, curand_normal.h of CUDA 13.
+ * one block of the cipher. Reference: Salmon et al., SC'11; curand_philox4x32_x.h, curand_uniform.h, curand_normal.h of
+ * CUDA 13.
  */
 #pragma once
 
@@ -40,8 +41,8 @@ inline double uniform(uint32_t x, uint32_t y) {
   return static_cast<double>(z) * 0x1p-53 + 0x1p-54;
 }
 
-/* Two normal numbers of a Box-Muller pair, sine first. The GPU computes the single-precision ones with its fast __sincosf: those
-   differ from these in the last bits. */
+/* Two normal numbers of a Box-Muller pair, sine first. The GPU computes the single-precision ones with its fast __sincosf:
+   those differ from these in the last bits. */
 inline std::array<float, 2> normal(uint32_t x, uint32_t y) {
   constexpr float kTurn = 2.3283064e-10f * 6.2831855f;
   const float radius = std::sqrt(-2.0f * std::log(uniform(x))), angle = std::fma(static_cast<float>(y), kTurn, kTurn / 2);

@@ -7,10 +7,10 @@
  *   equal to a GPU's, bit for bit   uniform_, rand, random_, randint, bernoulli(_) , native_dropout and _fused_dropout,
  *                                   for as many SMs as the node's model has: the words of Philox4x32-10 that PyTorch's
  *                                   grids draw
- *   equal but for the last bits     normal_, randn, log_normal_, exponential_, cauchy_, geometric_ (the GPU's fast sine and logarithm),
- *                                   and with them normal(), multinomial without replacement, initialisers
- *   other values, same semantics    attention dropout, randperm, multinomial with replacement, poisson, binomial, gamma,
- *                                   dirichlet, rrelu: drawn from the same seed and offset by another scheme
+ *   equal but for the last bits     normal_, randn, log_normal_, exponential_, cauchy_, geometric_ (the GPU's fast sine and
+ * logarithm), and with them normal(), multinomial without replacement, initialisers other values, same semantics attention
+ * dropout, randperm, multinomial with replacement, poisson, binomial, gamma, dirichlet, rrelu: drawn from the same seed and
+ * offset by another scheme
  */
 #pragma once
 
