@@ -43,9 +43,15 @@ COMMANDS = {
 def arms(command, tmp_path, preload=(), **more):
     results = {arm: run(command, environment(arm, tmp_path / arm, preload, **more)) for arm in ARMS}
     for arm in ("off", "observed"):
-        for what in ("returncode", "stdout", "stderr"):
+        for what in ("returncode", "stdout"):
             assert getattr(results[arm], what) == getattr(results["bare"], what), (arm, what)
+        assert without_tracker(results[arm].stderr) == without_tracker(results["bare"].stderr), arm
     return results["bare"]
+
+
+def without_tracker(text):
+    """Python 3.11's resource tracker now and then finds a worker's semaphore leaked that is gone a moment later, also bare."""
+    return re.sub(r".*resource_tracker.*\n\s+warnings\.warn.*\n", "", text)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
