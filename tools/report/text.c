@@ -185,9 +185,12 @@ static void print_steps(const struct text *text, const json_t *arm) {
              strcmp(string(steps, "source"), "told") == 0 ? " (as told)" : "", seconds(real(steps, "first_s")).text,
              seconds(real(steps, "median_s")).text, seconds(real(steps, "p10_s")).text, seconds(real(steps, "p90_s")).text);
     line(text, "steps", value);
+  } else if (number(json_object_get(arm, "loss"), "count") > 0) {
+    snprintf(value, sizeof(value), "%" PRId64 " that the job printed%s", number(json_object_get(arm, "loss"), "count"),
+             strcmp(string(arm, "counted_by"), "b200opt") == 0 ? "; none found in its calls" : "");
+    line(text, "steps", value);
   } else {
-    line(text, "steps",
-         strcmp(string(arm, "counted_by"), "b200opt") == 0 ? "none detected" : "not detected without the library");
+    line(text, "steps", "none found");
   }
   if (!json_is_object(rate)) {
     line(text, "tokens/s", "unknown: the job prints none, and there are no steps to infer it from");
