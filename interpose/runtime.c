@@ -108,6 +108,13 @@ static bool put_counts(struct b200_line *line) {
   return !writer || b200_writer_put(writer, line, true);
 }
 
+/* On stderr; past our own hook of write(). */
+static void tell(char *text, size_t size) {
+  size_t length = strlen(text);
+  text[length < size - 1 ? length++ : length - 1] = '\n';
+  (void)!syscall(SYS_write, STDERR_FILENO, text, length);
+}
+
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *format, ...) {
   char text[512] = "b200opt: ";
@@ -120,10 +127,8 @@ static void say(const char *format, ...) {
   b200_line_begin(&line, B200_RECORD_warn);
   b200_line_text(&line, B200_FIELD_warn_text, text + prefix);
   put(&line);
-  if (rt.config.log_level == B200_LOG_SILENT)
-    return;
-  strcat(text, "\n");
-  (void)!syscall(SYS_write, STDERR_FILENO, text, strlen(text));
+  if (rt.config.log_level != B200_LOG_SILENT)
+    tell(text, sizeof text);
 }
 
 /* ------------------------------------------------------------------------------------------------- threads */
@@ -341,12 +346,12 @@ static void flush_call(struct observation *seen, const char *library, const stru
 }
 
 static void flush_overflow(struct observation *seen) {
-  uint64_t overflow = atomic_load(&seen->gemms.overflow) + atomic_load(&seen->colls.overflow);
+  uint64_t overflow = atomic_load(&seen->gemms.overflow) + atomic_load(&seen->colls.overflow) + rt.ledger.untracked;
   if (overflow == seen->flushed_overflow)
     return;
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_drop);
-  b200_line_text(&line, B200_FIELD_drop_what, "calls of further shapes");
+  b200_line_text(&line, B200_FIELD_drop_what, "calls that found no room in a table");
   b200_line_uint(&line, B200_FIELD_drop_count, overflow - seen->flushed_overflow);
   if (put_counts(&line))
     seen->flushed_overflow = overflow;
@@ -503,6 +508,10 @@ static void open_log(void) {
   for (unsigned i = 0; i < EARLY_LINES && i < atomic_load(&rt.early_count); i++)
     b200_writer_put(writer, &rt.early[i], false);
   atomic_store_explicit(&rt.writer, writer, memory_order_release);
+  if (rt.config.log_level == B200_LOG_INFO) {
+    snprintf(scratch->both, sizeof scratch->both, "b200opt: log %s", scratch->path);
+    tell(scratch->both, sizeof scratch->both);
+  }
 }
 
 static void prepare_loss(struct observation *seen) {
@@ -529,6 +538,8 @@ static void start(void) {
     pthread_setspecific(rt.thread_key, b200_thread_block);
   for (int i = 0; i < rt.config.complaint_count; i++)
     say("%s", rt.config.complaints[i]);
+  if (rt.config.complaints_dropped > 0)
+    say("%d more complaints of the same kind; see b200opt doctor --env", rt.config.complaints_dropped);
   prepare_loss(seen);
   b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, NULL);
   rt.step_source = STEPS_FROM_GEMMS;

@@ -403,11 +403,6 @@ void b200_config_load(struct b200_config *out) {
   b200_config_load_from(out, environ ? environ : none);
 }
 
-bool b200_config_is_off(void) {
-  const char *value = getenv(PREFIX);
-  return value && mode_index(value) == B200_MODE_OFF;
-}
-
 const char *b200_config_value(const struct b200_config *config, enum b200_env_index index, char *out, size_t size) {
   const struct b200_env_row *row = b200_env_job_row(index);
   const void *member = (const char *)config + members[index].offset;

@@ -97,10 +97,6 @@ void b200_config_load(struct b200_config *out);
 /* The same from another environment: NAME=VALUE strings, ended by NULL. */
 void b200_config_load_from(struct b200_config *out, char *const *environment);
 
-/* B200OPT=off (or another spelling of it) in the environment: the cheap question for the constructor of a process that may
-   never do CUDA. Any other value, and a value that only the file has, gives false. */
-bool b200_config_is_off(void);
-
 /* All rows of env.def in its order, JOB and NODE. */
 const struct b200_env_row *b200_env_rows(size_t *count);
 

@@ -222,6 +222,16 @@ def test_a_wrong_variable_is_said_once_and_logged(tmp_path):
     assert sorted(r["text"] for r in read_logs(tmp_path)[0] if r["t"] == "warn") == sorted(expected)
 
 
+@pytest.mark.parametrize("level, said", [("silent", r""), ("warn", r"b200opt: unknown .*\n"),
+                                         ("info", r"b200opt: unknown .*\nb200opt: log .*\.jsonl\n")])
+def test_log_levels(level, said, tmp_path):
+    script = FORKING.split("before =")[0] + "print(use())"
+    env = environment("observed", tmp_path, NODE, B200OPT_LOG_LEVEL=level, B200OPT_NONSENSE="1")
+    result = run([PYTHON, "-c", script], env)
+    assert result.stdout == "0\n" and re.fullmatch(said, result.stderr)
+    assert [r["t"] for r in read_logs(tmp_path)[0]].count("warn") == 1
+
+
 def test_memory_off_keeps_no_ledger(tmp_path):
     script = FORKING.split("before =")[0] + "print(use())"
     run([PYTHON, "-c", script], environment("observed", tmp_path, NODE, B200OPT_MEMORY="off"))
