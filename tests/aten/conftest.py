@@ -11,6 +11,7 @@ def pytest_configure(config):
         pytest.exit("start the tests by tests/aten/run: the stand-ins are not preloaded", returncode=2)
     if not torch.cuda.is_available():
         pytest.exit("torch sees no device of the virtual node", returncode=2)
+    torch.manual_seed(1234)  # inputs that the test files make when they are read
 
 
 @pytest.fixture(autouse=True)
