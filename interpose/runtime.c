@@ -605,9 +605,9 @@ __attribute__((constructor)) static void loaded(void) {
 /* exit() may have been called by a signal handler, in the midst of our own code: then a lock stays taken for ever. */
 static bool is_free(pthread_mutex_t *lock) {
   struct timespec limit;
-  clock_gettime(CLOCK_MONOTONIC, &limit);
+  clock_gettime(CLOCK_REALTIME, &limit);
   limit.tv_sec += 1;
-  if (pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &limit) != 0)
+  if (pthread_mutex_timedlock(lock, &limit) != 0)
     return false;
   pthread_mutex_unlock(lock);
   return true;

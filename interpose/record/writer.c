@@ -211,9 +211,9 @@ void b200_writer_wake(struct b200_writer *writer) {
 
 bool b200_writer_last_words(struct b200_writer *writer) {
   struct timespec limit;
-  clock_gettime(CLOCK_MONOTONIC, &limit);
+  clock_gettime(CLOCK_REALTIME, &limit);
   limit.tv_sec += WAIT_S;
-  if (pthread_mutex_clocklock(&writer->lock, CLOCK_MONOTONIC, &limit) != 0)
+  if (pthread_mutex_timedlock(&writer->lock, &limit) != 0)
     return false;
   writer->last_words = true;
   pthread_mutex_unlock(&writer->lock);
