@@ -218,7 +218,7 @@ static void check_cuda(struct patient *patient) {
   else if (access("/proc/driver/nvidia/version", R_OK) == 0)
     fact("gpu", "an NVIDIA driver is here");
   else
-    fact("gpu", "none here");
+    fact("gpu", "none here: b200opt dryrun runs a job on a virtual node");
 }
 
 static void check_log(struct patient *patient) {
@@ -345,7 +345,8 @@ static int examine(struct patient *patient, const struct arguments *arguments) {
   b200_config_load_from(&patient->config, patient->process.environment);
   if (arguments->env) {
     print_variables(patient);
-    return B200_EXIT_OK;
+    check_variables(patient);
+    return patient->problems ? B200_EXIT_FINDING : B200_EXIT_OK;
   }
   if (!patient->self)
     find_log(patient);

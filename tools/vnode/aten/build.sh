@@ -45,7 +45,7 @@ exec 9>"$out/.libb200aten-$version.lock"
 flock 9
 
 stamp=$({
-  echo "$version $site $libs $flags"
+  echo "$version $libs $flags"
   "$cxx" --version | head -n 1
   cat "$here"/*.cpp "$here"/*.h "$here/build.sh" "$core/core.h"
 } | sha256sum | cut -d ' ' -f 1)
