@@ -346,7 +346,8 @@ static void flush_call(struct observation *seen, const char *library, const stru
 }
 
 static void flush_overflow(struct observation *seen) {
-  uint64_t overflow = atomic_load(&seen->gemms.overflow) + atomic_load(&seen->colls.overflow) + rt.ledger.untracked;
+  uint64_t overflow =
+      atomic_load(&seen->gemms.overflow) + atomic_load(&seen->colls.overflow) + atomic_load(&rt.ledger.untracked);
   if (overflow == seen->flushed_overflow)
     return;
   struct b200_line line;

@@ -14,6 +14,7 @@
 #define B200_MEMORY_LEDGER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,8 +31,8 @@ struct b200_ledger_entry;
 struct b200_ledger {
   pthread_mutex_t lock;
   struct b200_ledger_owner owners[B200_OWNER_COUNT];
-  uint64_t untracked;     /* allocations that found no room in the table */
-  uint64_t unknown_frees; /* frees of what was never seen: allocated before the library was live */
+  _Atomic uint64_t untracked; /* allocations that found no room in the table */
+  uint64_t unknown_frees;     /* frees of what was never seen: allocated before the library was live */
   struct b200_ledger_entry *entries;
   size_t capacity, used;
 };

@@ -30,7 +30,6 @@ struct b200_writer {
   struct b200_writer_hooks hooks;
   sem_t work;         /* posted when there is something to do; the one primitive that a signal handler may use */
   atomic_bool failed; /* the file is gone or refuses: nothing more is written, and the log has no end */
-  atomic_bool ended;
   atomic_ullong written;
   pthread_mutex_t lock;
   bool closing, last_words;
@@ -100,7 +99,6 @@ static void *drain(void *argument) {
       set_next_tick(&next, opened_s);
     }
   } while (!empty_ring(writer));
-  atomic_store(&writer->ended, true);
   return NULL;
 }
 

@@ -190,28 +190,24 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 
 /* ------------------------------------------------------------------------------------------- pools */
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
+static CUresult answer_pool(CUmemoryPool *out, CUdevice device, struct pool *(*of_device)(int)) {
   VNODE_DRIVER_READY();
   if (!out)
     return CUDA_ERROR_INVALID_VALUE;
   if (!vnode_is_device(device))
     return CUDA_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&lock);
-  *out = (CUmemoryPool)default_pool(device);
+  *out = (CUmemoryPool)of_device(device);
   pthread_mutex_unlock(&lock);
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
+  return answer_pool(out, device, default_pool);
+}
+
 CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
-  VNODE_DRIVER_READY();
-  if (!out)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (!vnode_is_device(device))
-    return CUDA_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&lock);
-  *out = (CUmemoryPool)current_pool(device);
-  pthread_mutex_unlock(&lock);
-  return CUDA_SUCCESS;
+  return answer_pool(out, device, current_pool);
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
