@@ -97,6 +97,11 @@ static void read_config(void) {
     config.session = default_session();
   config.log_dir = text_of("B200OPT_VNODE_LOG_DIR");
   config.aten_dir = text_of("B200OPT_VNODE_ATEN_DIR");
+  const char *order = value_of("B200OPT_VNODE_ORDER");
+  config.order = !strcmp(order, "eager")      ? VNODE_ORDER_EAGER
+                 : !strcmp(order, "deferred") ? VNODE_ORDER_DEFERRED
+                                              : VNODE_ORDER_ADVERSARIAL;
+  config.seed = strtoull(value_of("B200OPT_VNODE_SEED"), NULL, 10);
   config.rank = launcher_number("RANK");
   config.world = launcher_number("WORLD_SIZE");
 }

@@ -9,9 +9,12 @@
  *   session   all processes that share one node (one `b200opt dryrun`). Device memory is accounted per device over
  *             all live processes of the session, in POSIX shared memory.
  *   device    ordinal 0 … N-1. The current device is per host thread, as in CUDA.
- *   work      one operation on a stream: a function and a copy of its arguments. In `eager` order it runs before
- *             vnode_stream_submit() returns, on the calling thread.
- *   owner     who asked for device memory: see enum vnode_owner.
+ *   operation what a stream executes: a function (its work) and a copy of its arguments, the memory that it touches and
+ *             the time that it takes on the modelled GPU.
+ *   order     when operations run. eager: before vnode_op_submit() returns, on the calling thread. deferred: as late as CUDA
+ *             allows, when a host thread waits for them. adversarial: by a seeded scheduler, early or late, in any order
+ * that the dependencies allow. A correct program cannot tell them apart. clock     modelled time in nanoseconds since the
+ * process's first use of the node; see vnode_host_charge(). owner     who asked for device memory: see enum vnode_owner.
  *
  * Thread-safety: every function may be called from any thread. None calls into CUDA, PyTorch or the shim.
  * After fork(), a child of a process that has used the node gets VNODE_NOT_INITIALIZED from everything that
@@ -38,23 +41,37 @@ enum vnode_status {
   VNODE_INVALID_VALUE,
   VNODE_NO_MEMORY,
   VNODE_NOT_FOUND,
-  VNODE_NOT_INITIALIZED, /* forked child of a process that has used the node */
-  VNODE_SYSTEM,          /* the host refused (mmap, shm_open …); errno says why */
+  VNODE_NOT_INITIALIZED,           /* forked child of a process that has used the node */
+  VNODE_SYSTEM,                    /* the host refused (mmap, shm_open …); errno says why */
+  VNODE_NOT_READY = 600,           /* from here on the numbers are CUDA's */
+  VNODE_CAPTURE_UNSUPPORTED = 900, /* not permitted while the stream captures; the capture is spoilt */
+  VNODE_CAPTURE_INVALIDATED,       /* the capture was spoilt before */
+  VNODE_CAPTURE_MERGE,             /* two captures would become one */
+  VNODE_CAPTURE_UNMATCHED,         /* the stream did not begin the capture */
+  VNODE_CAPTURE_UNJOINED,          /* a stream that joined the capture was not joined back */
+  VNODE_CAPTURE_ISOLATION,         /* a dependency would cross the capture's edge */
+  VNODE_CAPTURE_IMPLICIT,          /* the legacy stream would depend on a capture */
+  VNODE_CAPTURED_EVENT,            /* the event was recorded in a capture */
+  VNODE_CAPTURE_WRONG_THREAD,
 };
 
 /* ---------------------------------------------------------------------------------------------- configuration */
 
+enum vnode_order { VNODE_ORDER_EAGER, VNODE_ORDER_DEFERRED, VNODE_ORDER_ADVERSARIAL };
+
 /* What B200OPT_VNODE_* and the launcher's variables say; read once, on the first call. */
 struct vnode_config {
-  const char *gpu;       /* B200OPT_VNODE_GPU */
-  int device_count;      /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
-  uint64_t memory_bytes; /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
-  bool unhandled_fatal;  /* B200OPT_VNODE_UNHANDLED=fatal */
-  const char *session;   /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
-  const char *log_dir;   /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
-  const char *aten_dir;  /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
-  int rank;              /* RANK, or -1 */
-  int world;             /* WORLD_SIZE, or -1 */
+  const char *gpu;        /* B200OPT_VNODE_GPU */
+  int device_count;       /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
+  uint64_t memory_bytes;  /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
+  bool unhandled_fatal;   /* B200OPT_VNODE_UNHANDLED=fatal */
+  const char *session;    /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
+  const char *log_dir;    /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
+  const char *aten_dir;   /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
+  enum vnode_order order; /* B200OPT_VNODE_ORDER */
+  uint64_t seed;          /* B200OPT_VNODE_SEED, of the adversarial order */
+  int rank;               /* RANK, or -1 */
+  int world;              /* WORLD_SIZE, or -1 */
 };
 
 VNODE_API const struct vnode_config *vnode_config(void);
@@ -166,13 +183,72 @@ VNODE_API enum vnode_status vnode_stream_destroy(struct vnode_stream *stream);
 VNODE_API int vnode_stream_id(const struct vnode_stream *stream);
 VNODE_API bool vnode_stream_info(const struct vnode_stream *stream, unsigned *flags, int *priority, int *device);
 
-/* Runs `work(args)` in the stream's order. `args` (args_bytes) are copied, so the caller's may live on its stack; memory
-   that `args` points to must stay valid until the work has run, as CUDA demands of device memory. `name` is for messages
-   and traces and must be a string literal. */
 typedef void (*vnode_work)(void *args);
+
+/* Memory that an operation reads or writes: `rows` rows of `row_bytes`, `pitch` bytes apart (ignored for one row). Device,
+   pinned or managed memory; an operation does not declare the program's pageable memory. */
+struct vnode_access {
+  const void *at;
+  size_t row_bytes, rows, pitch;
+  bool write;
+};
+
+enum vnode_op_flags {
+  VNODE_OP_WAITS = 1, /* its work waits for other processes or other operations: it must hold up nothing but its stream */
+};
+
+struct vnode_op {
+  const char *name; /* for messages and traces; must live as long as the process (a literal, a registered operator's name) */
+  vnode_work work;  /* NULL: nothing to compute. In a graph it runs at every launch */
+  const void *args; /* copied; what they point to is read when the work runs, as CUDA does with device memory */
+  size_t args_bytes;
+  void (*drop)(
+      void *args); /* called once, with the copy or the caller's args, when the node is done with them: after the work
+                      has run, when the graph that captured it is destroyed, or when the submission failed. May be NULL */
+  const struct vnode_access *accesses; /* copied */
+  size_t access_count;
+  int64_t duration_ns; /* on the modelled GPU (core/model.h); the work may correct it */
+  unsigned flags;
+};
+
+/* Puts an operation into the stream's order; while the stream captures, into its graph instead.
+   Errors: INVALID_VALUE for a stream that is none, NOT_INITIALIZED after fork. */
+VNODE_API enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnode_op *op);
+
+/* True when work submitted to `stream` now may run after the submission returned: the order is not eager, or the stream
+   captures. Then everything that the work needs has to be in its args. */
+VNODE_API bool vnode_stream_is_late(struct vnode_stream *stream);
+/* True when what is submitted goes into a graph: nothing may be waited for, results cannot be looked at. */
+VNODE_API bool vnode_stream_is_capturing(struct vnode_stream *stream);
+
+/* For the work that runs on this thread: its earliest start, and what it found about its time. A work that says nothing
+   takes duration_ns from its earliest start. pre: called from a work. */
+VNODE_API int64_t vnode_op_ready_ns(void);
+VNODE_API void vnode_op_set_span(int64_t start_ns, int64_t end_ns);
+VNODE_API void vnode_op_set_duration(int64_t duration_ns);
+/* The work found an error that on a GPU ends the context (an assertion, an illegal address): from now on every call of the
+   runtime and the driver gives `cuda_error`. The message is said once. */
+VNODE_API void vnode_op_fail(int cuda_error, const char *message);
+/* 0, or the error that ended the context of this process. */
+VNODE_API int vnode_sticky_error(void);
+VNODE_API void vnode_set_sticky_error(int cuda_error);
+
+/* Host time. Each thread has a clock; a submission takes over the time of the stream's last submission (threads that share a
+   stream hand over by it) and starts no earlier than the clock, a wait moves the clock to the end of what was waited for.
+   Adds `ns` to the calling thread's clock. */
+VNODE_API void vnode_host_charge(int64_t ns);
+VNODE_API int64_t vnode_host_now_ns(void);
+
+/* Races that the happens-before checker reported; 0 in eager order, where it does not run. */
+VNODE_API uint64_t vnode_race_count(void);
+
+/* As vnode_op_submit with neither accesses nor a duration. */
 VNODE_API enum vnode_status vnode_stream_submit(struct vnode_stream *stream, const char *name, vnode_work work,
                                                 const void *args, size_t args_bytes);
 VNODE_API enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream);
+/* True when all work of the stream is complete, as cudaStreamQuery and cudaEventQuery see it: it has run and, outside of
+   eager order, its modelled end lies before the calling thread's clock. Asking again moves the clock on, so that polling
+   ends. */
 VNODE_API bool vnode_stream_idle(struct vnode_stream *stream);
 VNODE_API enum vnode_status vnode_device_synchronize(int device);
 
@@ -181,9 +257,10 @@ VNODE_API enum vnode_status vnode_event_destroy(struct vnode_event *event);
 VNODE_API enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_stream *stream);
 VNODE_API enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event);
 VNODE_API enum vnode_status vnode_event_synchronize(struct vnode_event *event);
-VNODE_API bool vnode_event_done(const struct vnode_event *event);
-/* Host time between the two records, in milliseconds (wall time of this machine: the node has no clock of its own yet).
-   INVALID_VALUE when either was never recorded or was made without timing. */
+VNODE_API bool vnode_event_is(const struct vnode_event *event);
+VNODE_API bool vnode_event_done(struct vnode_event *event); /* see vnode_stream_idle; true when it was never recorded */
+/* Modelled time between the two records, in milliseconds. INVALID_VALUE when either was never recorded or was made without
+   timing, NOT_READY when either is not complete. */
 VNODE_API enum vnode_status vnode_event_elapsed(const struct vnode_event *start, const struct vnode_event *end, float *ms);
 
 /* ---------------------------------------------------------------------------------------------------- ledger */

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "internal.h"
 
@@ -19,14 +18,15 @@ struct vnode_stream {
   _Atomic uint32_t state; /* stream_live, or 0 once destroyed */
   int id, device, priority;
   unsigned flags;
-  pthread_mutex_t order; /* recursive: work may submit to its own stream */
+  int64_t host_ns, end_ns; /* clock of the last submission and end of the last operation; under `order` */
+  pthread_mutex_t order;   /* recursive: work may submit to its own stream */
   struct vnode_stream *next_all, *next_free;
 };
 
 struct vnode_event {
   _Atomic uint32_t state;
   unsigned flags;
-  _Atomic int64_t t_ns; /* 0: never recorded */
+  _Atomic int64_t t_ns; /* -1: never recorded */
   struct vnode_event *next_free;
 };
 
@@ -138,19 +138,90 @@ bool vnode_stream_info(const struct vnode_stream *stream, unsigned *flags, int *
   return true;
 }
 
+/* ------------------------------------------------------------------------------------------- operations */
+
+/* What the thread's running work says about its time. */
+static _Thread_local struct running { int64_t ready_ns, start_ns, end_ns; } * running;
+static _Thread_local int64_t host_ns;
+static _Atomic int sticky_error;
+
+void vnode_host_charge(int64_t ns) {
+  host_ns += ns;
+}
+
+int64_t vnode_host_now_ns(void) {
+  return host_ns;
+}
+
+int64_t vnode_op_ready_ns(void) {
+  return running->ready_ns;
+}
+
+void vnode_op_set_span(int64_t start_ns, int64_t end_ns) {
+  running->start_ns = start_ns;
+  running->end_ns = end_ns;
+}
+
+void vnode_op_set_duration(int64_t duration_ns) {
+  running->end_ns = running->start_ns + duration_ns;
+}
+
+void vnode_op_fail(int cuda_error, const char *message) {
+  vnode_say_once(message, "%s", message);
+  vnode_set_sticky_error(cuda_error);
+}
+
+int vnode_sticky_error(void) {
+  return atomic_load_explicit(&sticky_error, memory_order_relaxed);
+}
+
+void vnode_set_sticky_error(int cuda_error) {
+  int none = 0;
+  atomic_compare_exchange_strong(&sticky_error, &none, cuda_error);
+}
+
+uint64_t vnode_race_count(void) {
+  return 0;
+}
+
+bool vnode_stream_is_late(struct vnode_stream *stream) {
+  (void)stream;
+  return false;
+}
+
+bool vnode_stream_is_capturing(struct vnode_stream *stream) {
+  (void)stream;
+  return false;
+}
+
+static void run_now(struct vnode_stream *stream, const struct vnode_op *op) {
+  enter(stream);
+  if (stream->host_ns > host_ns)
+    host_ns = stream->host_ns;
+  stream->host_ns = host_ns;
+  int64_t ready_ns = stream->end_ns > host_ns ? stream->end_ns : host_ns;
+  struct running own = {.ready_ns = ready_ns, .start_ns = ready_ns, .end_ns = ready_ns + op->duration_ns};
+  struct running *outer = running;
+  running = &own;
+  if (op->work)
+    op->work((void *)(uintptr_t)op->args); /* the caller's arguments outlive the call, no copy is needed */
+  running = outer;
+  stream->end_ns = own.end_ns;
+  leave(stream);
+}
+
+enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnode_op *op) {
+  struct vnode_stream *real = vnode_forked() ? NULL : resolve(stream);
+  if (real)
+    run_now(real, op);
+  if (op->drop)
+    op->drop((void *)(uintptr_t)op->args);
+  return real ? VNODE_OK : vnode_forked() ? VNODE_NOT_INITIALIZED : VNODE_INVALID_VALUE;
+}
+
 enum vnode_status vnode_stream_submit(struct vnode_stream *stream, const char *name, vnode_work work, const void *args,
                                       size_t args_bytes) {
-  (void)name;
-  (void)args_bytes;
-  if (vnode_forked())
-    return VNODE_NOT_INITIALIZED;
-  struct vnode_stream *real = resolve(stream);
-  if (!real || !work)
-    return VNODE_INVALID_VALUE;
-  enter(real);
-  work((void *)(uintptr_t)args); /* eager: the caller's arguments outlive the call, no copy is needed */
-  leave(real);
-  return VNODE_OK;
+  return vnode_op_submit(stream, &(struct vnode_op){.name = name, .work = work, .args = args, .args_bytes = args_bytes});
 }
 
 enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream) {
@@ -160,6 +231,8 @@ enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream) {
   if (!real)
     return VNODE_INVALID_VALUE;
   enter(real); /* another thread's work may be running */
+  if (real->end_ns > host_ns)
+    host_ns = real->end_ns;
   leave(real);
   return VNODE_OK;
 }
@@ -200,12 +273,6 @@ static bool is_live(const struct vnode_event *event) {
   return event && atomic_load(&event->state) == event_live;
 }
 
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 enum vnode_status vnode_event_create(unsigned flags, struct vnode_event **out) {
   if (!out)
     return VNODE_INVALID_VALUE;
@@ -220,7 +287,7 @@ enum vnode_status vnode_event_create(unsigned flags, struct vnode_event **out) {
     event = calloc(1, sizeof *event);
   if (event) {
     event->flags = flags;
-    atomic_store(&event->t_ns, 0);
+    atomic_store(&event->t_ns, -1);
     atomic_store(&event->state, event_live);
   }
   pthread_mutex_unlock(&pool_lock);
@@ -248,7 +315,7 @@ enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_str
   if (!is_live(event) || !real)
     return VNODE_INVALID_VALUE;
   enter(real);
-  atomic_store(&event->t_ns, now_ns());
+  atomic_store(&event->t_ns, real->end_ns > host_ns ? real->end_ns : host_ns);
   leave(real);
   return VNODE_OK;
 }
@@ -256,7 +323,14 @@ enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_str
 enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event) {
   if (vnode_forked())
     return VNODE_NOT_INITIALIZED;
-  return is_live(event) && resolve(stream) ? VNODE_OK : VNODE_INVALID_VALUE; /* recorded work has already run */
+  struct vnode_stream *real = resolve(stream);
+  if (!is_live(event) || !real)
+    return VNODE_INVALID_VALUE;
+  enter(real); /* recorded work has already run: only its time counts */
+  if (atomic_load(&event->t_ns) > real->end_ns)
+    real->end_ns = atomic_load(&event->t_ns);
+  leave(real);
+  return VNODE_OK;
 }
 
 enum vnode_status vnode_event_synchronize(struct vnode_event *event) {
@@ -265,7 +339,11 @@ enum vnode_status vnode_event_synchronize(struct vnode_event *event) {
   return is_live(event) ? VNODE_OK : VNODE_INVALID_VALUE;
 }
 
-bool vnode_event_done(const struct vnode_event *event) {
+bool vnode_event_is(const struct vnode_event *event) {
+  return is_live(event);
+}
+
+bool vnode_event_done(struct vnode_event *event) {
   return is_live(event);
 }
 
@@ -273,7 +351,7 @@ enum vnode_status vnode_event_elapsed(const struct vnode_event *start, const str
   if (!is_live(start) || !is_live(end) || !ms || (start->flags | end->flags) & DISABLE_TIMING)
     return VNODE_INVALID_VALUE;
   int64_t from = atomic_load(&start->t_ns), to = atomic_load(&end->t_ns);
-  if (!from || !to)
+  if (from < 0 || to < 0)
     return VNODE_INVALID_VALUE;
   *ms = (float)((double)(to - from) * 1e-6);
   return VNODE_OK;

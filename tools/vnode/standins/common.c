@@ -17,8 +17,9 @@ CUresult vnode_cuda_status(enum vnode_status status) {
     return CUDA_ERROR_NOT_INITIALIZED;
   case VNODE_SYSTEM:
     return CUDA_ERROR_OPERATING_SYSTEM;
+  default: /* the engine's other numbers are CUDA's */
+    return (CUresult)status;
   }
-  return CUDA_ERROR_UNKNOWN;
 }
 
 struct error_row {

@@ -349,7 +349,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
   VNODE_DRIVER_READY();
   if (!handle)
     return CUDA_ERROR_INVALID_VALUE;
-  if (!vnode_event_done(vnode_event_of(event)))
+  if (!vnode_event_is(vnode_event_of(event)))
     return CUDA_ERROR_INVALID_HANDLE;
   vnode_ipc_event_export((unsigned char *)handle->reserved);
   return CUDA_SUCCESS;

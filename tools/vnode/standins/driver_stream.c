@@ -208,7 +208,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 
 CUresult cuEventQuery(CUevent event) {
   VNODE_DRIVER_READY();
-  return vnode_event_done(vnode_event_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return vnode_event_is(vnode_event_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
