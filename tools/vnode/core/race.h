@@ -24,6 +24,7 @@
 #include "core.h"
 
 #define VNODE_RACE_LANES 256 /* streams beyond share the last lane: races between them are missed */
+#define VNODE_RACE_ROWS 1024 /* an operand in more separate rows is left out */
 
 struct vnode_race_clock {
   uint32_t at[VNODE_RACE_LANES];
@@ -50,5 +51,9 @@ void vnode_race_release(const struct vnode_race_clock *clock, const void *base, 
 void vnode_race_report(const char *kind, const char *op, const void *base, size_t bytes, const char *what);
 
 uint64_t vnode_race_reports(void);
+/* Accesses that were not described, for want of memory or because of their rows: races with them are missed. */
+uint64_t vnode_race_left_out(void);
+/* How much the checker remembers. */
+size_t vnode_race_segments(void);
 
 #endif
