@@ -22,7 +22,8 @@ enum {
   LEVELS = 12,            /* of the skip list, a quarter of the segments on each next: good for 4^12 */
   NEAR_READS = 2,         /* reads that need no memory of their own */
   MAX_SEGMENTS = 1 << 21, /* 200 MB; accesses that need more are left out */
-  MAX_PAIRS = 4096,       /* of operations, that are said */
+  MAX_SAID = 3000,        /* pairs of operations that are said */
+  SAID_ROOM = 4096,
 };
 
 struct touch {
@@ -66,7 +67,7 @@ static struct {
   uint64_t reports, left_out;
   struct finding *found; /* of the present operation */
   size_t found_count, found_room;
-  uint64_t said[MAX_PAIRS]; /* hashes of what was said, open addressing; 0: free */
+  uint64_t said[SAID_ROOM]; /* hashes of what was said, open addressing; 0: free */
   size_t said_count;
 } race = {.random = 1};
 
@@ -262,16 +263,16 @@ static uint64_t hash(uint64_t seed, const char *text) {
 /* True when this kind of race between operations of these names has not been said. */
 static bool is_news(const char *kind, const char *one, const char *two) {
   uint64_t key = hash(hash(hash(0xcbf29ce484222325, kind), one), two) | 1;
-  if (race.said_count == MAX_PAIRS * 3 / 4)
+  if (race.said_count == MAX_SAID)
     return false;
-  size_t at = key / 2 % MAX_PAIRS;
-  for (; race.said[at]; at = (at + 1) % MAX_PAIRS)
+  size_t at = key / 2 % SAID_ROOM;
+  for (; race.said[at]; at = (at + 1) % SAID_ROOM)
     if (race.said[at] == key)
       return false;
-  race.said[at] = key;
-  if (++race.said_count == MAX_PAIRS * 3 / 4)
+  if (race.said_count == MAX_SAID - 1)
     vnode_say("race: more pairs of operations race than are said; from here they are counted only");
-  return true;
+  race.said[at] = key;
+  return ++race.said_count < MAX_SAID;
 }
 
 static const struct {
