@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# vnode_standin(NAME <target> SONAME <soname> [VERSIONED] [EXPORTS_FROM <library file name>] [EXPORTS_LIST <file>]
+# vnode_standin(NAME <target> SONAME <soname> [CUDA12 <header>] [VERSIONED] [EXPORTS_FROM <library file name>] [EXPORTS_LIST <file>]
 #               [IMPORTS <regex>] SOURCES <file>...)
 #
 # A shared library that takes the place of a vendor's in an unmodified PyTorch:
@@ -8,7 +8,9 @@
 #     EXPORTS_LIST) and what PyTorch and the wheels' other libraries import of it (by version node when VERSIONED, else every
 #     undefined name that matches IMPORTS, an extended regular expression); PyTorch binds with RTLD_NOW, so all must exist;
 #   * a name that SOURCES do not define becomes a trap: calling it ends the process with the name (vnode_trap);
-#   * every other global name of SOURCES stays inside the library.
+#   * every other global name of SOURCES stays inside the library;
+#   * with CUDA12 it is compiled against the headers of CUDA 12, after <header>, which makes up for what they lack, and lies in
+#     <build>/vnode/cuda12; otherwise against those of CUDA 13, in <build>/vnode. What has no version in its soname serves both.
 # It links the engine (b200vnode), found beside it at run time. The list of traps is <build>/vnode/<target>.traps.txt.
 find_program(B200_NM NAMES ${CMAKE_NM} nm REQUIRED)
 set(VNODE_LINK_OPTIONS -Wl,-z,now,-z,relro)
@@ -27,7 +29,7 @@ string(REPLACE ";" "\n" vnode_importers "${vnode_importers}")
 file(CONFIGURE OUTPUT "${VNODE_OUTPUT}/importers.txt" CONTENT "${vnode_importers}\n")
 
 function(vnode_standin)
-  cmake_parse_arguments(PARSE_ARGV 0 A "VERSIONED" "NAME;SONAME;EXPORTS_FROM;EXPORTS_LIST;IMPORTS" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 A "VERSIONED" "NAME;SONAME;CUDA12;EXPORTS_FROM;EXPORTS_LIST;IMPORTS" "SOURCES")
   if(A_UNPARSED_ARGUMENTS OR NOT A_NAME OR NOT A_SONAME OR NOT A_SOURCES OR NOT (A_EXPORTS_FROM OR A_EXPORTS_LIST))
     message(FATAL_ERROR "vnode_standin: NAME, SONAME, SOURCES and EXPORTS_FROM or EXPORTS_LIST are needed (${A_UNPARSED_ARGUMENTS})")
   endif()
@@ -50,7 +52,14 @@ function(vnode_standin)
   # What is visible is decided by the version script alone: the vendor's headers declare no visibility.
   set_target_properties(${A_NAME}_objects PROPERTIES C_VISIBILITY_PRESET default)
   target_link_libraries(${A_NAME}_objects PRIVATE b200_flags b200vnode)
-  target_include_directories(${A_NAME}_objects SYSTEM PRIVATE ${B200_WHEEL_INCLUDE})
+  set(folder "${VNODE_OUTPUT}")
+  if(A_CUDA12)
+    set(folder "${VNODE_OUTPUT}/cuda12")
+    target_include_directories(${A_NAME}_objects SYSTEM PRIVATE ${B200_WHEEL_INCLUDE_12})
+    target_compile_options(${A_NAME}_objects PRIVATE -include "${A_CUDA12}")
+  else()
+    target_include_directories(${A_NAME}_objects SYSTEM PRIVATE ${B200_WHEEL_INCLUDE})
+  endif()
 
   set(traps "${VNODE_OUTPUT}/${A_NAME}.traps.S")
   set(map "${VNODE_OUTPUT}/${A_NAME}.map")
@@ -65,7 +74,7 @@ function(vnode_standin)
   set_source_files_properties("${traps}" PROPERTIES GENERATED TRUE)
   set_target_properties(${A_NAME} PROPERTIES
     PREFIX "" SUFFIX "" OUTPUT_NAME "${A_SONAME}" NO_SONAME ON LINKER_LANGUAGE C
-    LIBRARY_OUTPUT_DIRECTORY "${VNODE_OUTPUT}" BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON
+    LIBRARY_OUTPUT_DIRECTORY "${folder}" BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;$ORIGIN/.."
     LINK_DEPENDS "${map}")
   target_link_libraries(${A_NAME} PRIVATE b200vnode ${CMAKE_DL_LIBS})
   target_link_options(${A_NAME} PRIVATE "-Wl,-soname,${A_SONAME}" "-Wl,--version-script=${map}" ${VNODE_LINK_OPTIONS})

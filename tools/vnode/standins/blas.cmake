@@ -6,10 +6,21 @@ foreach(file gemm host_blas number)
   set_source_files_properties(standins/${file}.c PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O3>")
 endforeach()
 
-vnode_standin(NAME vnode_cublas SONAME libcublas.so.13 VERSIONED EXPORTS_FROM libcublas.so.13 IMPORTS "^cublas"
-  SOURCES standins/cublas.c standins/cublas_gemm.c standins/cublas_vector.c ${vnode_blas_common})
-vnode_standin(NAME vnode_cublaslt SONAME libcublasLt.so.13 VERSIONED EXPORTS_FROM libcublasLt.so.13 IMPORTS "^cublasLt"
-  SOURCES standins/cublaslt.c standins/lt_objects.c standins/lt_rules.c ${vnode_blas_common})
-foreach(target vnode_cublas vnode_cublaslt)
+set(vnode_cublas_sources standins/cublas.c standins/cublas_gemm.c standins/cublas_vector.c ${vnode_blas_common})
+set(vnode_cublaslt_sources standins/cublaslt.c standins/lt_objects.c standins/lt_rules.c ${vnode_blas_common})
+set(vnode_cuda12 "${CMAKE_CURRENT_LIST_DIR}/cuda12_blas.h")
+
+vnode_standin(NAME vnode_cublas SONAME libcublas.so.13 VERSIONED EXPORTS_FROM libcublas.so.13 SOURCES ${vnode_cublas_sources})
+vnode_standin(NAME vnode_cublaslt SONAME libcublasLt.so.13 VERSIONED EXPORTS_FROM libcublasLt.so.13
+  SOURCES ${vnode_cublaslt_sources})
+set(vnode_blas_targets vnode_cublas vnode_cublaslt)
+if(12 IN_LIST B200_CUDA_MAJORS)
+  vnode_standin(NAME vnode_cublas12 SONAME libcublas.so.12 CUDA12 ${vnode_cuda12} VERSIONED EXPORTS_FROM libcublas.so.12
+    SOURCES ${vnode_cublas_sources})
+  vnode_standin(NAME vnode_cublaslt12 SONAME libcublasLt.so.12 CUDA12 ${vnode_cuda12} VERSIONED
+    EXPORTS_FROM libcublasLt.so.12 SOURCES ${vnode_cublaslt_sources})
+  list(APPEND vnode_blas_targets vnode_cublas12 vnode_cublaslt12)
+endif()
+foreach(target ${vnode_blas_targets})
   target_link_libraries(${target} PRIVATE m)
 endforeach()

@@ -105,11 +105,13 @@ cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **function, unsigne
 
 /* ------------------------------------------------------------------------------------------- versions and devices */
 
+/* 0 where there is no driver (runtime API reference). */
 cudaError_t cudaDriverGetVersion(int *version) {
   if (!version)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  *version = CUDA_VERSION;
-  return cudaSuccess;
+  const struct vnode_driver_api *api = vnode_cudart_driver_api();
+  *version = 0;
+  return api ? vnode_cudart_driver(api->cuDriverGetVersion_entry(version)) : cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {

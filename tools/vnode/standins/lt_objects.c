@@ -64,11 +64,13 @@ static const struct attribute layout_attributes[] = {
     FIELD(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, lt_layout, stride),
     FIELD(CUBLASLT_MATRIX_LAYOUT_PLANE_OFFSET, lt_layout, plane_offset),
     FIELD(CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, lt_layout, batch_mode),
+#if LT_HAS_GROUPS
     FIELD(CUBLASLT_GROUPED_MATRIX_LAYOUT_ROWS_ARRAY, lt_layout, rows_array),
     FIELD(CUBLASLT_GROUPED_MATRIX_LAYOUT_COLS_ARRAY, lt_layout, cols_array),
     FIELD(CUBLASLT_GROUPED_MATRIX_LAYOUT_LD_ARRAY, lt_layout, ld_array),
     FIELD(CUBLASLT_GROUPED_MATRIX_LAYOUT_ROWS_COLS_ARRAY_INTEGER_WIDTH, lt_layout, rows_cols_width),
     FIELD(CUBLASLT_GROUPED_MATRIX_LAYOUT_LD_ARRAY_INTEGER_WIDTH, lt_layout, ld_width),
+#endif
 };
 
 static const struct attribute preference_attributes[] = {
@@ -81,9 +83,11 @@ static const struct attribute preference_attributes[] = {
     FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, lt_preference, align_d_bytes),
     FIELD(CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT, lt_preference, max_waves),
     FIELD(CUBLASLT_MATMUL_PREF_IMPL_MASK, lt_preference, impl_mask),
+#if LT_HAS_GROUPS
     FIELD(CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM, lt_preference, grouped_reduction),
     FIELD(CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS, lt_preference, grouped_rows),
     FIELD(CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS, lt_preference, grouped_cols),
+#endif
 };
 
 static const struct attribute transform_attributes[] = {
@@ -93,6 +97,7 @@ static const struct attribute transform_attributes[] = {
     FIELD(CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSB, lt_transform, trans_b),
 };
 
+#if LT_HAS_GROUPS
 static const struct attribute emulation_attributes[] = {
     FIELD(CUBLASLT_EMULATION_DESC_STRATEGY, lt_emulation, strategy),
     FIELD(CUBLASLT_EMULATION_DESC_SPECIAL_VALUES_SUPPORT, lt_emulation, special_values),
@@ -101,6 +106,7 @@ static const struct attribute emulation_attributes[] = {
     FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_BIT_OFFSET, lt_emulation, mantissa_offset),
     FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_BIT_COUNT_POINTER, lt_emulation, mantissa_count),
 };
+#endif
 
 static const struct attribute algo_attributes[] = {
     FIELD(CUBLASLT_ALGO_CONFIG_ID, lt_algo, id),
@@ -218,6 +224,7 @@ VNODE_API cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layo
   return status ? status : cublasLtMatrixLayoutInit_internal(*layout, sizeof **layout, type, rows, cols, ld);
 }
 
+#if LT_HAS_GROUPS
 VNODE_API cublasStatus_t cublasLtGroupedMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes,
                                                                   cudaDataType type, int groups, const void *rows,
                                                                   const void *cols, const void *ld) {
@@ -238,6 +245,7 @@ VNODE_API cublasStatus_t cublasLtGroupedMatrixLayoutCreate(cublasLtMatrixLayout_
   cublasStatus_t status = object_create((void **)layout, sizeof **layout);
   return status ? status : cublasLtGroupedMatrixLayoutInit_internal(*layout, sizeof **layout, type, groups, rows, cols, ld);
 }
+#endif
 
 VNODE_API cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   return object_destroy(layout);
@@ -332,6 +340,7 @@ VNODE_API cublasStatus_t cublasLtMatrixTransformDescGetAttribute(cublasLtMatrixT
 
 /* --------------------------------------------------------------------------------------------------------- emulation */
 
+#if LT_HAS_GROUPS
 VNODE_API cublasStatus_t cublasLtEmulationDescInit_internal(cublasLtEmulationDesc_t desc, size_t bytes) {
   if (!desc)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -362,6 +371,7 @@ VNODE_API cublasStatus_t cublasLtEmulationDescGetAttribute(cublasLtEmulationDesc
                                                            size_t bytes, size_t *written) {
   return attribute_get(TABLE(emulation_attributes), desc, (int)attribute, value, bytes, written);
 }
+#endif
 
 /* -------------------------------------------------------------------------------------------------- algorithm config */
 

@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define LT_HAS_GROUPS                                                                                                       \
+  (CUBLAS_VER_MAJOR >= 13) /* grouped and emulated products; the objects of CUDA 12 have no room for them */
+
 struct lt_matmul {
   int32_t compute, scale_type, pointer_mode, trans_a, trans_b, trans_c, fill_mode;
   uint32_t epilogue;
@@ -39,13 +42,17 @@ struct lt_layout {
   int32_t batch;
   uint32_t batch_mode;
   int64_t stride, plane_offset;
+#if LT_HAS_GROUPS
   const void *rows_array, *cols_array, *ld_array;
   int32_t rows_cols_width, ld_width;
+#endif
 };
 
 struct lt_preference {
   uint64_t max_workspace_bytes, impl_mask;
+#if LT_HAS_GROUPS
   uint64_t grouped_reduction, grouped_rows, grouped_cols; /* 8 bytes each in the library, 4 in its header's text */
+#endif
   uint32_t search_mode, reduction_mask;
   uint32_t align_a_bytes, align_b_bytes, align_c_bytes, align_d_bytes;
   float max_waves;
@@ -55,12 +62,15 @@ struct lt_transform {
   int32_t scale_type, pointer_mode, trans_a, trans_b;
 };
 
+#if LT_HAS_GROUPS
 struct lt_emulation {
   int32_t strategy;
   uint32_t special_values;
   int32_t mantissa_control, max_mantissa_bits, mantissa_offset;
   const void *mantissa_count;
 };
+_Static_assert(sizeof(struct lt_emulation) <= sizeof(cublasLtEmulationDescOpaque_t), "lt_emulation");
+#endif
 
 #define LT_ALGO_MAGIC 0xb2001au
 #define LT_ALGO_ID 66 /* the one algorithm there is */
@@ -76,7 +86,6 @@ _Static_assert(sizeof(struct lt_matmul) <= sizeof(cublasLtMatmulDescOpaque_t), "
 _Static_assert(sizeof(struct lt_layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "lt_layout");
 _Static_assert(sizeof(struct lt_preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "lt_preference");
 _Static_assert(sizeof(struct lt_transform) <= sizeof(cublasLtMatrixTransformDescOpaque_t), "lt_transform");
-_Static_assert(sizeof(struct lt_emulation) <= sizeof(cublasLtEmulationDescOpaque_t), "lt_emulation");
 _Static_assert(sizeof(struct lt_algo) <= sizeof(cublasLtMatmulAlgo_t), "lt_algo");
 
 #endif

@@ -20,9 +20,14 @@ list(REMOVE_DUPLICATES driver_name_list)
 list(JOIN driver_name_list "\n" driver_name_text)
 file(CONFIGURE OUTPUT "${driver_names}" CONTENT "${driver_name_text}\n")
 
-vnode_standin(NAME vnode_cudart SONAME libcudart.so.13 VERSIONED EXPORTS_FROM libcudart.so.13
-  SOURCES ${runtime_dir}/cudart_device.c ${runtime_dir}/cudart_memory.c ${runtime_dir}/cudart_stream.c
-          ${runtime_dir}/cudart_launch.c ${runtime_dir}/cudart_aten.c ${runtime_dir}/common.c)
+set(cudart_sources
+  ${runtime_dir}/cudart_device.c ${runtime_dir}/cudart_memory.c ${runtime_dir}/cudart_stream.c
+  ${runtime_dir}/cudart_launch.c ${runtime_dir}/cudart_aten.c ${runtime_dir}/common.c)
+vnode_standin(NAME vnode_cudart SONAME libcudart.so.13 VERSIONED EXPORTS_FROM libcudart.so.13 SOURCES ${cudart_sources})
+if(12 IN_LIST B200_CUDA_MAJORS)
+  vnode_standin(NAME vnode_cudart12 SONAME libcudart.so.12 CUDA12 ${runtime_dir}/cuda12_runtime.h VERSIONED
+    EXPORTS_FROM libcudart.so.12 SOURCES ${cudart_sources} ${runtime_dir}/cudart_12.c)
+endif()
 
 vnode_standin(NAME vnode_cuda SONAME libcuda.so.1 EXPORTS_LIST "${driver_names}" IMPORTS "^cu[A-Z]"
   SOURCES ${runtime_dir}/driver.c ${runtime_dir}/driver_memory.c ${runtime_dir}/driver_virtual.c ${runtime_dir}/driver_pool.c
