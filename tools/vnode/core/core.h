@@ -35,6 +35,8 @@ extern "C" {
 #define VNODE_API __attribute__((visibility("default")))
 #define VNODE_MAX_DEVICES 8
 #define VNODE_MEMORY_ALIGN_BYTES ((size_t)2 << 20) /* driver page: cudaMalloc blocks and cuMem* granularity */
+#define VNODE_POISON 0xff /* NaN in every floating-point format, -1 as an integer */
+#define VNODE_POISON_MAX_BYTES ((size_t)64 << 20)
 
 enum vnode_status {
   VNODE_OK = 0,
@@ -43,7 +45,9 @@ enum vnode_status {
   VNODE_NOT_FOUND,
   VNODE_NOT_INITIALIZED,           /* forked child of a process that has used the node */
   VNODE_SYSTEM,                    /* the host refused (mmap, shm_open …); errno says why */
-  VNODE_NOT_READY = 600,           /* from here on the numbers are CUDA's */
+  VNODE_ILLEGAL_STATE = 401,       /* from here on the numbers are CUDA's */
+  VNODE_NOT_READY = 600,
+  VNODE_NOT_SUPPORTED = 801,
   VNODE_CAPTURE_UNSUPPORTED = 900, /* not permitted while the stream captures; the capture is spoilt */
   VNODE_CAPTURE_INVALIDATED,       /* the capture was spoilt before */
   VNODE_CAPTURE_MERGE,             /* two captures would become one */
@@ -53,6 +57,7 @@ enum vnode_status {
   VNODE_CAPTURE_IMPLICIT,          /* the legacy stream would depend on a capture */
   VNODE_CAPTURED_EVENT,            /* the event was recorded in a capture */
   VNODE_CAPTURE_WRONG_THREAD,
+  VNODE_GRAPH_UPDATE_FAILED = 910,
 };
 
 /* ---------------------------------------------------------------------------------------------- configuration */
@@ -144,6 +149,11 @@ VNODE_API enum vnode_status vnode_memory_alloc(int device, size_t bytes, enum vn
                                                void **out);
 /* pre: `base` came from vnode_memory_alloc or _register. NOT_FOUND for anything else (interior pointers too). */
 VNODE_API enum vnode_status vnode_memory_free(void *base);
+/* The same for memory of which the caller knows that nothing uses it any more: waits for nothing. */
+VNODE_API enum vnode_status vnode_memory_free_idle(void *base);
+/* In the late orders fills memory whose contents mean nothing with VNODE_POISON, as far as that is worth its time: what is
+   larger than VNODE_POISON_MAX_BYTES is left as it is. */
+VNODE_API void vnode_memory_poison(void *at, size_t bytes);
 VNODE_API enum vnode_status vnode_memory_register(void *base, size_t bytes);
 VNODE_API bool vnode_memory_query(const void *address, struct vnode_memory_info *out);
 VNODE_API enum vnode_status vnode_memory_get_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);
@@ -195,6 +205,9 @@ struct vnode_access {
 
 enum vnode_op_flags {
   VNODE_OP_WAITS = 1, /* its work waits for other processes or other operations: it must hold up nothing but its stream */
+  VNODE_OP_COPY = 2,  /* what its node in a graph is; none of them: a kernel */
+  VNODE_OP_FILL = 4,
+  VNODE_OP_HOST = 8,
 };
 
 struct vnode_op {
@@ -258,10 +271,15 @@ VNODE_API enum vnode_status vnode_event_record(struct vnode_event *event, struct
 VNODE_API enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event);
 VNODE_API enum vnode_status vnode_event_synchronize(struct vnode_event *event);
 VNODE_API bool vnode_event_is(const struct vnode_event *event);
+/* It has run and ended before the calling thread's clock, which stays as it is; false when it was never recorded. */
+VNODE_API bool vnode_event_passed(struct vnode_event *event);
+/* `function` is called after every wait of the host for a stream, an event or a device, on the thread that waited, with no
+   lock held. One function; the last one given counts. */
+VNODE_API void vnode_after_synchronize(void (*function)(void));
 VNODE_API bool vnode_event_done(struct vnode_event *event); /* see vnode_stream_idle; true when it was never recorded */
 /* Modelled time between the two records, in milliseconds. INVALID_VALUE when either was never recorded or was made without
    timing, NOT_READY when either is not complete. */
-VNODE_API enum vnode_status vnode_event_elapsed(const struct vnode_event *start, const struct vnode_event *end, float *ms);
+VNODE_API enum vnode_status vnode_event_elapsed(struct vnode_event *start, struct vnode_event *end, float *ms);
 
 /* ---------------------------------------------------------------------------------------------------- ledger */
 

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "engine.h"
 
 /* Records of published ranges lie in the same file, far behind the data: one per driver page. */
 static const uint64_t file_bytes = 1ull << 50;
@@ -265,6 +265,8 @@ static enum vnode_status add_locked(const struct vnode_entry *entry) {
   vnode_table_lock();
   enum vnode_status status = vnode_table_add(entry);
   vnode_table_unlock();
+  if (!status)
+    vnode_engine_fresh(entry->info.base, entry->info.bytes);
   return status;
 }
 
@@ -302,6 +304,8 @@ static enum vnode_status alloc_device(int device, size_t bytes, enum vnode_memor
     status = add_locked(&entry);
   }
   if (!status) {
+    if (owner == VNODE_OWNER_PYTORCH || owner == VNODE_OWNER_OTHER) /* the libraries' own is never read by anybody */
+      vnode_memory_poison(base, bytes);
     *out = base;
     return VNODE_OK;
   }
@@ -324,7 +328,7 @@ enum vnode_status vnode_memory_alloc(int device, size_t bytes, enum vnode_memory
   return device_memory ? alloc_device(device, bytes, kind, owner, out) : alloc_host(bytes, out);
 }
 
-enum vnode_status vnode_memory_free(void *base) {
+enum vnode_status vnode_memory_free_idle(void *base) {
   if (vnode_forked())
     return VNODE_NOT_INITIALIZED;
   vnode_table_lock();
@@ -345,6 +349,18 @@ enum vnode_status vnode_memory_free(void *base) {
   return VNODE_OK;
 }
 
+enum vnode_status vnode_memory_free(void *base) {
+  struct vnode_memory_info info;
+  if (vnode_memory_query(base, &info) && info.base == base)
+    vnode_engine_release(base, info.bytes, "free", true);
+  return vnode_memory_free_idle(base);
+}
+
+void vnode_memory_poison(void *at, size_t bytes) {
+  if (vnode_is_late() && bytes <= VNODE_POISON_MAX_BYTES)
+    memset(at, VNODE_POISON, bytes);
+}
+
 enum vnode_status vnode_memory_register(void *base, size_t bytes) {
   if (!base || !bytes)
     return VNODE_INVALID_VALUE;
@@ -362,6 +378,8 @@ enum vnode_status vnode_memory_register(void *base, size_t bytes) {
       vnode_table_find(base) || (next < table_count && (uintptr_t)table[next]->info.base < (uintptr_t)base + bytes);
   enum vnode_status status = overlaps ? VNODE_INVALID_VALUE : vnode_table_add(&entry);
   vnode_table_unlock();
+  if (!status)
+    vnode_engine_fresh(base, bytes);
   return status;
 }
 

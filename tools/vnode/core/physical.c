@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "engine.h"
 
 struct physical {
   struct vnode_backing backing;
@@ -239,6 +239,8 @@ enum vnode_status vnode_range_map(void *at, size_t bytes, uint64_t handle) {
       physical->mappings++;
   }
   vnode_table_unlock();
+  if (!status)
+    vnode_engine_fresh(at, bytes);
   return status;
 }
 
@@ -259,6 +261,11 @@ enum vnode_status vnode_range_unmap(void *at, size_t bytes) {
   if (vnode_forked())
     return VNODE_NOT_INITIALIZED;
   enum vnode_status status = VNODE_INVALID_VALUE;
+  vnode_table_lock();
+  bool is_mapped = bytes && is_whole_mappings(at, bytes);
+  vnode_table_unlock();
+  if (is_mapped)
+    vnode_engine_release(at, bytes, "cuMemUnmap", false);
   vnode_table_lock();
   if (bytes && is_whole_mappings(at, bytes)) {
     void *got = mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -384,12 +391,18 @@ enum vnode_status vnode_ipc_open(const unsigned char in[64], void **out) {
     status = map_token(&token, out);
   }
   vnode_table_unlock();
+  struct vnode_memory_info info;
+  if (!status && !known && vnode_memory_query(*out, &info))
+    vnode_engine_fresh(info.base, info.bytes);
   return status;
 }
 
 enum vnode_status vnode_ipc_close(void *base) {
   if (vnode_forked())
     return VNODE_NOT_INITIALIZED;
+  struct vnode_memory_info info;
+  if (vnode_memory_query(base, &info) && info.base == base)
+    vnode_engine_release(base, info.bytes, "cudaIpcCloseMemHandle", true);
   vnode_table_lock();
   struct vnode_entry *entry = vnode_table_find(base);
   enum vnode_status status =

@@ -92,20 +92,24 @@ static void run_host_call(void *args) {
     call->callback(call->stream, cudaSuccess, call->data);
 }
 
+/* The program's function may wait for anything. */
+static cudaError_t submit_host_call(cudaStream_t stream, const char *name, const struct host_call *call) {
+  const struct vnode_op op = {
+      .name = name, .work = run_host_call, .args = call, .args_bytes = sizeof *call, .flags = VNODE_OP_WAITS};
+  return vnode_cudart_handle_status(vnode_op_submit(stream_of(stream), &op));
+}
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
   if (!function)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  struct host_call call = {.function = function, .data = data};
-  return vnode_cudart_handle_status(
-      vnode_stream_submit(stream_of(stream), "host function", run_host_call, &call, sizeof call));
+  return submit_host_call(stream, "host function", &(struct host_call){.function = function, .data = data});
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned int flags) {
   if (!callback || flags)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  struct host_call call = {.callback = callback, .stream = stream, .data = data};
-  return vnode_cudart_handle_status(
-      vnode_stream_submit(stream_of(stream), "stream callback", run_host_call, &call, sizeof call));
+  return submit_host_call(stream, "stream callback",
+                          &(struct host_call){.callback = callback, .stream = stream, .data = data});
 }
 
 /* ------------------------------------------------------------------------------------------- events */
@@ -138,9 +142,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 
-/* Recorded work has run in eager order, so a good event is always complete. */
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return vnode_cudart_handle_status(vnode_event_synchronize(event_of(event)));
+  if (!vnode_event_is(event_of(event)))
+    return vnode_cudart_result(cudaErrorInvalidResourceHandle);
+  return vnode_event_done(event_of(event)) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "driver.h"
 
@@ -121,23 +122,52 @@ static void run_host_call(void *args) {
   call->function(call->data);
 }
 
+/* The program's function may wait for anything. */
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
   VNODE_DRIVER_READY();
   if (!function)
     return CUDA_ERROR_INVALID_VALUE;
   struct host_call call = {.function = function, .data = data};
-  return vnode_handle_status(
-      vnode_stream_submit(vnode_stream_of(stream), "host function", run_host_call, &call, sizeof call));
+  const struct vnode_op op = {
+      .name = "host function", .work = run_host_call, .args = &call, .args_bytes = sizeof call, .flags = VNODE_OP_WAITS};
+  return vnode_handle_status(vnode_op_submit(vnode_stream_of(stream), &op));
 }
 
-struct value_write {
-  void *at;
+/* Values are written and waited for atomically and order what lies around them: they are no accesses that could race. */
+struct value {
+  uint32_t *at;
   uint32_t value;
+  unsigned comparison; /* of a wait: CU_STREAM_WAIT_VALUE_* */
 };
 
 static void run_value_write(void *args) {
-  const struct value_write *write = args;
-  __atomic_store_n((uint32_t *)write->at, write->value, __ATOMIC_SEQ_CST);
+  const struct value *value = args;
+  __atomic_store_n(value->at, value->value, __ATOMIC_SEQ_CST);
+}
+
+static bool value_is_there(const struct value *value) {
+  uint32_t now = __atomic_load_n(value->at, __ATOMIC_SEQ_CST);
+  switch (value->comparison) {
+  case CU_STREAM_WAIT_VALUE_GEQ:
+    return (int32_t)(now - value->value) >= 0;
+  case CU_STREAM_WAIT_VALUE_EQ:
+    return now == value->value;
+  case CU_STREAM_WAIT_VALUE_AND:
+    return now & value->value;
+  default:
+    return ~(now | value->value);
+  }
+}
+
+static void run_value_wait(void *args) {
+  static const struct timespec pause = {.tv_nsec = 20 * 1000};
+  while (!value_is_there(args))
+    nanosleep(&pause, NULL);
+}
+
+static CUresult submit_value(CUstream stream, const char *name, vnode_work work, const struct value *value, unsigned flags) {
+  const struct vnode_op op = {.name = name, .work = work, .args = value, .args_bytes = sizeof *value, .flags = flags};
+  return vnode_handle_status(vnode_op_submit(vnode_stream_of(stream), &op));
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
@@ -145,36 +175,22 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t val
   if (at % sizeof value || flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ||
       !vnode_is_known(vnode_pointer(at), sizeof value))
     return CUDA_ERROR_INVALID_VALUE;
-  struct value_write write = {.at = vnode_pointer(at), .value = value};
-  return vnode_handle_status(
-      vnode_stream_submit(vnode_stream_of(stream), "write value", run_value_write, &write, sizeof write));
+  struct value write = {.at = vnode_pointer(at), .value = value};
+  return submit_value(stream, "write value", run_value_write, &write, 0);
 }
 
-/* The stream cannot wait for a later call of this thread in eager order, so a value that is not there yet is refused:
-   waiting would hang a correct program. */
+/* In eager order the stream cannot wait for a later call of this thread, so a value that is not there yet is refused: waiting
+   would hang a correct program. */
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
   VNODE_DRIVER_READY();
   if (at % sizeof value || !vnode_is_known(vnode_pointer(at), sizeof value))
     return CUDA_ERROR_INVALID_VALUE;
   if (vnode_stream_id(vnode_stream_of(stream)) < 0)
     return CUDA_ERROR_INVALID_HANDLE;
-  uint32_t now = __atomic_load_n((uint32_t *)vnode_pointer(at), __ATOMIC_SEQ_CST);
-  bool there = false;
-  switch (flags & 3u) {
-  case CU_STREAM_WAIT_VALUE_GEQ:
-    there = (int32_t)(now - value) >= 0;
-    break;
-  case CU_STREAM_WAIT_VALUE_EQ:
-    there = now == value;
-    break;
-  case CU_STREAM_WAIT_VALUE_AND:
-    there = now & value;
-    break;
-  default:
-    there = ~(now | value);
-  }
-  if (there)
-    return CUDA_SUCCESS;
+  struct value wait = {.at = vnode_pointer(at), .value = value, .comparison = flags & 3u};
+  if (vnode_config()->order != VNODE_ORDER_EAGER ||
+      (value_is_there(&wait) && !vnode_stream_is_capturing(vnode_stream_of(stream))))
+    return submit_value(stream, "wait value", run_value_wait, &wait, VNODE_OP_WAITS);
   vnode_say_once("cuStreamWaitValue32",
                  "cuStreamWaitValue32 on a value that is not written yet is not supported in eager order");
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -208,7 +224,9 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 
 CUresult cuEventQuery(CUevent event) {
   VNODE_DRIVER_READY();
-  return vnode_event_is(vnode_event_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (!vnode_event_is(vnode_event_of(event)))
+    return CUDA_ERROR_INVALID_HANDLE;
+  return vnode_event_done(vnode_event_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
