@@ -4,6 +4,7 @@
 #include "tools/cmd.h"
 #include "tools/launch.h"
 #include "tools/python.h"
+#include "tools/vnode/core/core.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -16,7 +17,7 @@
 #include <unistd.h>
 
 static const char doc[] =
-    "Run a job on a virtual node of NVIDIA B200 GPUs: no GPU is needed.\n"
+    "Run a job on a virtual node of NVIDIA GPUs (B200; others: B200OPT_VNODE_GPU): no GPU is needed.\n"
     "\n"
     "Stand-ins for CUDA, cuBLAS and NCCL are preloaded behind libb200opt.so, so that the unmodified CUDA 13 build of "
     "PyTorch "
@@ -243,11 +244,29 @@ static void set_numerics(void) {
     cmd_say("torch.compile is off: the Triton kernels it makes cannot run on a virtual node (TORCHDYNAMO_DISABLE=1)");
 }
 
+static const char *node_value(const char *name) {
+  const char *value = getenv(name);
+  return value && *value ? value : node_row(name)->default_value;
+}
+
+static const char *gpu_name(void) {
+  static const struct {
+    const char *key;
+    struct vnode_gpu gpu;
+  } models[] = {
+#define VNODE_GPU(gpu_key, ...) {.key = #gpu_key, .gpu = {__VA_ARGS__}},
+#include "tools/vnode/core/gpus.def"
+#undef VNODE_GPU
+  };
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+    if (!strcmp(models[i].key, node_value("B200OPT_VNODE_GPU")))
+      return models[i].gpu.name;
+  return models[0].gpu.name; /* a wrong value: the node warns and takes the default */
+}
+
 static void say_node(bool bare) {
-  const char *gpus = getenv("B200OPT_VNODE_GPUS");
-  cmd_say("virtual node: %s x NVIDIA B200, session %s, %s; times are this machine's",
-          gpus && *gpus ? gpus : node_row("B200OPT_VNODE_GPUS")->default_value, getenv("B200OPT_VNODE_SESSION"),
-          bare ? "without libb200opt.so" : "libb200opt.so observes");
+  cmd_say("virtual node: %s x %s, session %s, %s; times are this machine's", node_value("B200OPT_VNODE_GPUS"), gpu_name(),
+          getenv("B200OPT_VNODE_SESSION"), bare ? "without libb200opt.so" : "libb200opt.so observes");
   cmd_say("OMP_NUM_THREADS=%s MKL_NUM_THREADS=%s MKL_CBWR=%s, logs in %s", getenv("OMP_NUM_THREADS"),
           getenv("MKL_NUM_THREADS"), getenv("MKL_CBWR"), getenv("B200OPT_LOG_DIR"));
 }

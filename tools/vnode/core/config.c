@@ -65,7 +65,7 @@ static const char *value_of(const char *name) {
   if (good)
     return value;
   vnode_say("%s=%s is not accepted; use %s%s%s; now %s", name, value, row->accepted, *row->unit ? " " : "", row->unit,
-            row->fallback);
+            *row->fallback ? row->fallback : "unset");
   return row->fallback;
 }
 

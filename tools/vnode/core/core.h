@@ -35,7 +35,7 @@ extern "C" {
 #define VNODE_API __attribute__((visibility("default")))
 #define VNODE_MAX_DEVICES 8
 #define VNODE_MEMORY_ALIGN_BYTES ((size_t)2 << 20) /* driver page: cudaMalloc blocks and cuMem* granularity */
-#define VNODE_POISON 0xff /* NaN in every floating-point format, -1 as an integer */
+#define VNODE_POISON 0xff                          /* NaN in every floating-point format, -1 as an integer */
 #define VNODE_POISON_MAX_BYTES ((size_t)64 << 20)
 
 enum vnode_status {
@@ -43,9 +43,9 @@ enum vnode_status {
   VNODE_INVALID_VALUE,
   VNODE_NO_MEMORY,
   VNODE_NOT_FOUND,
-  VNODE_NOT_INITIALIZED,           /* forked child of a process that has used the node */
-  VNODE_SYSTEM,                    /* the host refused (mmap, shm_open …); errno says why */
-  VNODE_ILLEGAL_STATE = 401,       /* from here on the numbers are CUDA's */
+  VNODE_NOT_INITIALIZED,     /* forked child of a process that has used the node */
+  VNODE_SYSTEM,              /* the host refused (mmap, shm_open …); errno says why */
+  VNODE_ILLEGAL_STATE = 401, /* from here on the numbers are CUDA's */
   VNODE_NOT_READY = 600,
   VNODE_NOT_SUPPORTED = 801,
   VNODE_CAPTURE_UNSUPPORTED = 900, /* not permitted while the stream captures; the capture is spoilt */
@@ -68,7 +68,7 @@ enum vnode_order { VNODE_ORDER_EAGER, VNODE_ORDER_DEFERRED, VNODE_ORDER_ADVERSAR
 struct vnode_config {
   const char *gpu;        /* B200OPT_VNODE_GPU */
   int device_count;       /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
-  uint64_t memory_bytes;  /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
+  uint64_t memory_bytes;  /* B200OPT_VNODE_MEMORY_GB, per device; 0: the GPU model's own */
   bool unhandled_fatal;   /* B200OPT_VNODE_UNHANDLED=fatal */
   const char *session;    /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
   const char *log_dir;    /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */

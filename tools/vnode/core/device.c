@@ -32,7 +32,8 @@ static void choose_gpu(void) {
   while (strcmp(row->key, vnode_config()->gpu))
     row++;
   gpu = row->gpu;
-  gpu.memory_bytes = vnode_config()->memory_bytes;
+  if (vnode_config()->memory_bytes)
+    gpu.memory_bytes = vnode_config()->memory_bytes;
 }
 
 const struct vnode_gpu *vnode_gpu(void) {
