@@ -64,6 +64,8 @@ struct vnode_stream *vnode_stream_make(int device, unsigned flags, int priority)
 void vnode_stream_recycle(struct vnode_stream *stream);
 /* All streams that ever were, the default streams included, one after another; NULL: the first, then the end. */
 struct vnode_stream *vnode_stream_next(struct vnode_stream *previous);
+/* All work of the device has run; asks no capture whether that is allowed. */
+void vnode_stream_wait_all(int device);
 /* Blocking streams and the legacy stream of a device wait for each other (CUDA programming guide, "Default Stream"). */
 bool vnode_stream_is_ordered_with(const struct vnode_stream *a, const struct vnode_stream *b);
 /* Whether there can be any with which it is. */

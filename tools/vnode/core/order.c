@@ -710,7 +710,7 @@ void vnode_engine_release(const void *base, size_t bytes, const char *how, bool 
   if (!vnode_is_late()) {
     for (int device = 0; waits && device < vnode_config()->device_count; device++)
       if (vnode_device_touched(device))
-        vnode_device_synchronize(device);
+        vnode_stream_wait_all(device);
     return;
   }
   if (!waits) {

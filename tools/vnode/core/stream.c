@@ -8,7 +8,7 @@
  */
 #include <stdlib.h>
 
-#include "engine.h"
+#include "capture.h"
 
 _Thread_local struct vnode_running *vnode_running;
 _Thread_local int64_t vnode_host_ns;
@@ -210,6 +210,7 @@ enum vnode_status vnode_stream_destroy(struct vnode_stream *stream) {
   uint32_t expected = VNODE_STREAM_LIVE;
   if (!atomic_compare_exchange_strong(&real->state, &expected, 0))
     return VNODE_INVALID_VALUE;
+  vnode_capture_forget_stream(real);
   vnode_stream_recycle(real);
   return VNODE_OK;
 }
@@ -273,18 +274,23 @@ static void run_now(struct vnode_stream *stream, const struct vnode_op *op) {
   leave(stream);
 }
 
-enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnode_op *op) {
-  enum vnode_status status = VNODE_OK;
-  struct vnode_stream *real = vnode_forked() ? NULL : vnode_stream_resolve(stream);
-  if (!real)
-    status = vnode_forked() ? VNODE_NOT_INITIALIZED : VNODE_INVALID_VALUE;
-  else if (vnode_is_late() && !vnode_running)
-    return vnode_late_submit(real, op);
-  else
-    run_now(real, op);
+static enum vnode_status drop(const struct vnode_op *op, enum vnode_status status) {
   if (op->drop)
     op->drop((void *)(uintptr_t)op->args);
   return status;
+}
+
+enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnode_op *op) {
+  struct vnode_stream *real = vnode_forked() ? NULL : vnode_stream_resolve(stream);
+  enum vnode_status status;
+  if (!real)
+    return drop(op, vnode_forked() ? VNODE_NOT_INITIALIZED : VNODE_INVALID_VALUE);
+  if (vnode_capture_concerns(real) && vnode_capture_submit(real, op, &status))
+    return status ? drop(op, status) : VNODE_OK;
+  if (vnode_is_late() && !vnode_running)
+    return vnode_late_submit(real, op);
+  run_now(real, op);
+  return drop(op, VNODE_OK);
 }
 
 enum vnode_status vnode_stream_submit(struct vnode_stream *stream, const char *name, vnode_work work, const void *args,
@@ -318,6 +324,9 @@ enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream) {
   struct vnode_stream *real = vnode_forked() ? NULL : vnode_stream_resolve(stream);
   if (!real)
     return vnode_forked() ? VNODE_NOT_INITIALIZED : VNODE_INVALID_VALUE;
+  enum vnode_status status = vnode_capture_synchronize_stream(real);
+  if (status)
+    return status;
   if (vnode_is_late())
     vnode_late_synchronize_stream(real);
   else
@@ -337,18 +346,24 @@ bool vnode_stream_idle(struct vnode_stream *stream) {
   return true;
 }
 
-enum vnode_status vnode_device_synchronize(int device) {
-  enum vnode_status status = vnode_device_touch(device);
-  if (status)
-    return status;
+void vnode_stream_wait_all(int device) {
   pthread_once(&once, init_defaults);
   if (vnode_is_late()) {
     vnode_late_synchronize_device(device);
-    return synchronized();
+    return;
   }
   for (struct vnode_stream *stream = vnode_stream_next(NULL); stream; stream = vnode_stream_next(stream))
     if (stream->device == device)
       synchronize_now(stream);
+}
+
+enum vnode_status vnode_device_synchronize(int device) {
+  enum vnode_status status = vnode_device_touch(device);
+  if (!status)
+    status = vnode_capture_synchronize_device(device);
+  if (status)
+    return status;
+  vnode_stream_wait_all(device);
   return synchronized();
 }
 
@@ -388,6 +403,7 @@ enum vnode_status vnode_event_destroy(struct vnode_event *event) {
   uint32_t expected = VNODE_EVENT_LIVE;
   if (!event || !atomic_compare_exchange_strong(&event->state, &expected, 0))
     return VNODE_INVALID_VALUE;
+  vnode_capture_forget_event(event);
   if (vnode_is_late())
     vnode_late_forget_event(event);
   pthread_mutex_lock(&pool_lock);
@@ -406,6 +422,11 @@ static enum vnode_status resolve_pair(const struct vnode_event *event, const str
   return vnode_event_is(event) && *real ? VNODE_OK : VNODE_INVALID_VALUE;
 }
 
+/* Is it the business of a capture? */
+static bool is_captures(const struct vnode_event *event, const struct vnode_stream *real) {
+  return vnode_capture_concerns(real) || atomic_load_explicit(&event->capture, memory_order_acquire);
+}
+
 static void record_now(void *event) {
   atomic_store(&(*(struct vnode_event **)event)->t_ns, vnode_op_ready_ns());
 }
@@ -413,7 +434,7 @@ static void record_now(void *event) {
 enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_stream *stream) {
   struct vnode_stream *real;
   enum vnode_status status = resolve_pair(event, stream, &real);
-  if (status)
+  if (status || (is_captures(event, real) && vnode_capture_record(event, real, &status)))
     return status;
   if (vnode_is_late()) {
     vnode_late_record(event, real);
@@ -426,7 +447,7 @@ enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_str
 enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event) {
   struct vnode_stream *real;
   enum vnode_status status = resolve_pair(event, stream, &real);
-  if (status)
+  if (status || (is_captures(event, real) && vnode_capture_wait(real, event, &status)))
     return status;
   if (vnode_is_late()) {
     vnode_late_wait(real, event);
@@ -444,6 +465,9 @@ enum vnode_status vnode_event_synchronize(struct vnode_event *event) {
     return VNODE_NOT_INITIALIZED;
   if (!vnode_event_is(event))
     return VNODE_INVALID_VALUE;
+  enum vnode_status status = vnode_capture_synchronize_event(event);
+  if (status)
+    return status;
   if (vnode_is_late())
     vnode_late_synchronize_event(event);
   else
@@ -464,6 +488,10 @@ bool vnode_event_done(struct vnode_event *event) {
   return vnode_event_is(event) && (!vnode_is_late() || vnode_late_event_done(event));
 }
 
+static bool is_captured(const struct vnode_event *event) {
+  return vnode_event_is(event) && atomic_load_explicit(&event->capture, memory_order_relaxed);
+}
+
 static enum vnode_status time_of(struct vnode_event *event, int64_t *t_ns) {
   if (!vnode_event_is(event) || event->flags & DISABLE_TIMING)
     return VNODE_INVALID_VALUE;
@@ -477,6 +505,8 @@ enum vnode_status vnode_event_elapsed(struct vnode_event *start, struct vnode_ev
   int64_t from_ns, to_ns;
   if (!ms || vnode_forked())
     return ms ? VNODE_NOT_INITIALIZED : VNODE_INVALID_VALUE;
+  if (is_captured(start) || is_captured(end))
+    return VNODE_CAPTURED_EVENT;
   enum vnode_status first = time_of(start, &from_ns), second = time_of(end, &to_ns);
   if (first == VNODE_INVALID_VALUE || second == VNODE_INVALID_VALUE)
     return VNODE_INVALID_VALUE;
