@@ -68,7 +68,7 @@ enum vnode_order { VNODE_ORDER_EAGER, VNODE_ORDER_DEFERRED, VNODE_ORDER_ADVERSAR
 struct vnode_config {
   const char *gpu;        /* B200OPT_VNODE_GPU */
   int device_count;       /* B200OPT_VNODE_GPUS, 1 … VNODE_MAX_DEVICES */
-  uint64_t memory_bytes;  /* B200OPT_VNODE_MEMORY_GB, per device; 178 GiB for b200 */
+  uint64_t memory_bytes;  /* B200OPT_VNODE_MEMORY_GB, per device; 0: the GPU model's own */
   bool unhandled_fatal;   /* B200OPT_VNODE_UNHANDLED=fatal */
   const char *session;    /* B200OPT_VNODE_SESSION, or one made of the launcher's pid and start time */
   const char *log_dir;    /* B200OPT_VNODE_LOG_DIR, NULL: no ledger is written */
