@@ -48,6 +48,9 @@ struct reference_element reference_gemm(char trans_a, char trans_b, int64_t k, s
 
 uint64_t reference_random_bits(void);
 
+/* Waits until what the call submitted has run, as a program does before it looks at results. Returns `status`. */
+cublasStatus_t finish(cublasStatus_t status);
+
 /* The ledger, as the tests see it: calls since the last reset, and the last key. */
 #include "tools/vnode/core/core.h"
 extern int ledger_calls;

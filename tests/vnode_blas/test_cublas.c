@@ -147,23 +147,25 @@ static cublasStatus_t invoke(enum entry entry, const struct call *call) {
   const cublasGemmAlgo_t algo = CUBLAS_GEMM_DEFAULT_TENSOR_OP;
   switch (entry) {
   case ENTRY_EX:
-    return cublasGemmEx(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, b->data, t->in, ldb, &beta, c->data, t->out,
-                        ldc, t->compute, algo);
+    return finish(cublasGemmEx(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, b->data, t->in, ldb, &beta, c->data,
+                               t->out, ldc, t->compute, algo));
   case ENTRY_EX_64:
-    return cublasGemmEx_64(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, b->data, t->in, ldb, &beta, c->data, t->out,
-                           ldc, t->compute, algo);
+    return finish(cublasGemmEx_64(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, b->data, t->in, ldb, &beta, c->data,
+                                  t->out, ldc, t->compute, algo));
   case ENTRY_STRIDED:
-    return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, a->stride, b->data, t->in, ldb,
-                                      b->stride, &beta, c->data, t->out, ldc, c->stride, batch, t->compute, algo);
+    return finish(cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, a->stride, b->data, t->in,
+                                             ldb, b->stride, &beta, c->data, t->out, ldc, c->stride, batch, t->compute,
+                                             algo));
   case ENTRY_STRIDED_64:
-    return cublasGemmStridedBatchedEx_64(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, a->stride, b->data, t->in,
-                                         ldb, b->stride, &beta, c->data, t->out, ldc, c->stride, batch, t->compute, algo);
+    return finish(cublasGemmStridedBatchedEx_64(handle, ta, tb, m, n, k, &alpha, a->data, t->in, lda, a->stride, b->data,
+                                                t->in, ldb, b->stride, &beta, c->data, t->out, ldc, c->stride, batch,
+                                                t->compute, algo));
   case ENTRY_BATCHED:
-    return cublasGemmBatchedEx(handle, ta, tb, m, n, k, &alpha, ca, t->in, lda, cb, t->in, ldb, &beta, cs, t->out, ldc,
-                               batch, t->compute, algo);
+    return finish(cublasGemmBatchedEx(handle, ta, tb, m, n, k, &alpha, ca, t->in, lda, cb, t->in, ldb, &beta, cs, t->out,
+                                      ldc, batch, t->compute, algo));
   default:
-    return cublasGemmBatchedEx_64(handle, ta, tb, m, n, k, &alpha, ca, t->in, lda, cb, t->in, ldb, &beta, cs, t->out, ldc,
-                                  batch, t->compute, algo);
+    return finish(cublasGemmBatchedEx_64(handle, ta, tb, m, n, k, &alpha, ca, t->in, lda, cb, t->in, ldb, &beta, cs, t->out,
+                                         ldc, batch, t->compute, algo));
   }
 }
 
@@ -309,7 +311,7 @@ END_TEST
                                                  ldb, call->b.stride, be, c, ldc, call->c.stride, batch)                    \
             : cublas##prefix##gemmBatched(handle, CUBLAS_OP_T, CUBLAS_OP_N, 7, 5, 9, al, (const element *const *)as, lda,   \
                                           (const element *const *)bs, ldb, be, (element *const *)cs, ldc, batch);           \
-    ck_assert_int_eq(status, CUBLAS_STATUS_SUCCESS);                                                                        \
+    ck_assert_int_eq(finish(status), CUBLAS_STATUS_SUCCESS);                                                                \
   }
 
 TYPED_CASE(H, cublasHgemm, __half_raw, 4)
@@ -346,9 +348,10 @@ START_TEST(sgemmex_takes_narrow_inputs) {
   struct reference_matrix before = reference_copy(&call.c);
   float alpha = 2, beta = 1;
   ledger_calls = 0;
-  ck_assert_int_eq(cublasSgemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, 6, 4, 8, &alpha, call.a.data, CUDA_R_16BF, (int)call.a.ld,
-                                 call.b.data, CUDA_R_16BF, (int)call.b.ld, &beta, call.c.data, CUDA_R_16BF, (int)call.c.ld),
-                   CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(
+      finish(cublasSgemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, 6, 4, 8, &alpha, call.a.data, CUDA_R_16BF, (int)call.a.ld,
+                           call.b.data, CUDA_R_16BF, (int)call.b.ld, &beta, call.c.data, CUDA_R_16BF, (int)call.c.ld)),
+      CUBLAS_STATUS_SUCCESS);
   check_result(&call, &before, "sgemmex");
   ck_assert_str_eq(ledger_last.api, "gemm");
   ck_assert_str_eq(ledger_last.type_a, "bf16");
@@ -399,21 +402,21 @@ START_TEST(arguments_are_checked) {
   _Alignas(16) char a[256] = {0}, b[256] = {0}, c[256] = {0};
   float alpha = 1, beta = 0;
   ledger_calls = 0;
-  cublasStatus_t got = cublasGemmEx(handle, (cublasOperation_t)bad->ta, CUBLAS_OP_N, bad->m, bad->n, bad->k,
-                                    bad->no_alpha ? NULL : &alpha, a, bad->a, bad->lda, b, bad->a, bad->ldb, &beta,
-                                    bad->no_c ? NULL : c, bad->c, bad->ldc, bad->compute, CUBLAS_GEMM_DEFAULT);
+  cublasStatus_t got = finish(cublasGemmEx(handle, (cublasOperation_t)bad->ta, CUBLAS_OP_N, bad->m, bad->n, bad->k,
+                                           bad->no_alpha ? NULL : &alpha, a, bad->a, bad->lda, b, bad->a, bad->ldb, &beta,
+                                           bad->no_c ? NULL : c, bad->c, bad->ldc, bad->compute, CUBLAS_GEMM_DEFAULT));
   ck_assert_msg(got == bad->want, "%s: %d, not %d", bad->what, (int)got, (int)bad->want);
   ck_assert_int_eq(ledger_calls, bad->want == CUBLAS_STATUS_SUCCESS);
-  ck_assert_int_eq(cublasGemmEx(NULL, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, a, CUDA_R_32F, 1, b, CUDA_R_32F, 1, &beta,
-                                c, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  ck_assert_int_eq(finish(cublasGemmEx(NULL, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, a, CUDA_R_32F, 1, b, CUDA_R_32F, 1,
+                                       &beta, c, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT)),
                    CUBLAS_STATUS_NOT_INITIALIZED);
 }
 END_TEST
 
 START_TEST(negative_batch_is_refused) {
   float alpha = 1, beta = 0, matrix[4] = {0};
-  ck_assert_int_eq(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, matrix, 1, 1, matrix, 1, 1,
-                                             &beta, matrix, 1, 1, -1),
+  ck_assert_int_eq(finish(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, matrix, 1, 1, matrix,
+                                                    1, 1, &beta, matrix, 1, 1, -1)),
                    CUBLAS_STATUS_INVALID_VALUE);
 }
 END_TEST
@@ -454,7 +457,7 @@ END_TEST
 
 static cublasStatus_t small_gemm(cublasHandle_t with) {
   float one = 1, zero = 0, a = 3, b = 5, c = 0;
-  cublasStatus_t status = cublasSgemm_v2(with, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, &a, 1, &b, 1, &zero, &c, 1);
+  cublasStatus_t status = finish(cublasSgemm_v2(with, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, &a, 1, &b, 1, &zero, &c, 1));
   ck_assert(status != CUBLAS_STATUS_SUCCESS || c == 15.0f);
   return status;
 }
@@ -518,16 +521,16 @@ START_TEST(vectors) {
   ck_assert_int_eq(index, 4);
   ck_assert_int_eq(cublasIsamin_v2(handle, 4, x, 1, &index), CUBLAS_STATUS_SUCCESS);
   ck_assert_int_eq(index, 1);
-  ck_assert_int_eq(cublasSaxpy_v2(handle, 4, &alpha, x, 1, y, 1), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasSaxpy_v2(handle, 4, &alpha, x, 1, y, 1)), CUBLAS_STATUS_SUCCESS);
   near((double)y[1], 2);
-  ck_assert_int_eq(cublasSscal_v2(handle, 2, &alpha, y, 2), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasSscal_v2(handle, 2, &alpha, y, 2)), CUBLAS_STATUS_SUCCESS);
   near((double)y[0], 14);
   near((double)y[1], 2);
   near((double)y[2], 26);
-  ck_assert_int_eq(cublasSswap_v2(handle, 4, x, 1, y, 1), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasSswap_v2(handle, 4, x, 1, y, 1)), CUBLAS_STATUS_SUCCESS);
   near((double)x[0], 14);
   near((double)y[3], -4);
-  ck_assert_int_eq(cublasScopy_v2(handle, 4, x, 1, y, 1), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasScopy_v2(handle, 4, x, 1, y, 1)), CUBLAS_STATUS_SUCCESS);
   ck_assert(memcmp(x, y, sizeof x) == 0);
 }
 END_TEST
@@ -538,14 +541,16 @@ START_TEST(dots_of_other_types) {
   uint16_t narrow = 0;
   cuComplex complex = {0, 0};
   ck_assert_int_eq(cublasSetPointerMode_v2(handle, CUBLAS_POINTER_MODE_DEVICE), CUBLAS_STATUS_SUCCESS);
-  ck_assert_int_eq(cublasDotEx(handle, 3, bf16, CUDA_R_16BF, 1, bf16, CUDA_R_16BF, 1, &narrow, CUDA_R_16BF, CUDA_R_32F),
-                   CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(
+      finish(cublasDotEx(handle, 3, bf16, CUDA_R_16BF, 1, bf16, CUDA_R_16BF, 1, &narrow, CUDA_R_16BF, CUDA_R_32F)),
+      CUBLAS_STATUS_SUCCESS);
   ck_assert_uint_eq(narrow, 0x4160); /* 14 */
-  ck_assert_int_eq(cublasDotEx(handle, 3, bf16, CUDA_R_16BF, 1, bf16, CUDA_R_16F, 1, &narrow, CUDA_R_16BF, CUDA_R_32F),
-                   CUBLAS_STATUS_NOT_SUPPORTED);
-  ck_assert_int_eq(cublasCdotu_v2(handle, 2, c, 1, d, 1, &complex), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(
+      finish(cublasDotEx(handle, 3, bf16, CUDA_R_16BF, 1, bf16, CUDA_R_16F, 1, &narrow, CUDA_R_16BF, CUDA_R_32F)),
+      CUBLAS_STATUS_NOT_SUPPORTED);
+  ck_assert_int_eq(finish(cublasCdotu_v2(handle, 2, c, 1, d, 1, &complex)), CUBLAS_STATUS_SUCCESS);
   ck_assert(complex.x == -2.0f + 8.0f && complex.y == 1.0f + 4.0f);
-  ck_assert_int_eq(cublasCdotc_v2(handle, 2, c, 1, d, 1, &complex), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasCdotc_v2(handle, 2, c, 1, d, 1, &complex)), CUBLAS_STATUS_SUCCESS);
   ck_assert(complex.x == 2.0f + 4.0f && complex.y == 1.0f + 8.0f);
 }
 END_TEST
@@ -553,13 +558,14 @@ END_TEST
 START_TEST(matrix_and_vector) {
   const double a[] = {1, 2, 3, 4, 5, 6, NAN}; /* 2×3 */
   double x[] = {1, 10, 100}, y[] = {NAN, NAN, NAN}, one = 1, zero = 0, two = 2, r[] = {0, 0, 0, 0};
-  ck_assert_int_eq(cublasDgemv_v2(handle, CUBLAS_OP_N, 2, 3, &one, a, 2, x, 1, &zero, y, 1), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasDgemv_v2(handle, CUBLAS_OP_N, 2, 3, &one, a, 2, x, 1, &zero, y, 1)), CUBLAS_STATUS_SUCCESS);
   ck_assert(y[0] == 531.0 && y[1] == 642.0 && isnan(y[2]));
   y[2] = 1;
-  ck_assert_int_eq(cublasDgemv_v2(handle, CUBLAS_OP_T, 2, 3, &two, a, 2, x, 1, &one, y, 1), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasDgemv_v2(handle, CUBLAS_OP_T, 2, 3, &two, a, 2, x, 1, &one, y, 1)), CUBLAS_STATUS_SUCCESS);
   ck_assert(y[0] == 531.0 + 42.0 && y[2] == 1.0 + 130.0);
-  ck_assert_int_eq(cublasDgemv_v2(handle, CUBLAS_OP_N, 2, 3, &one, a, 1, x, 1, &zero, y, 1), CUBLAS_STATUS_INVALID_VALUE);
-  ck_assert_int_eq(cublasDger_v2(handle, 2, 2, &two, x, 1, x, 1, r, 2), CUBLAS_STATUS_SUCCESS);
+  ck_assert_int_eq(finish(cublasDgemv_v2(handle, CUBLAS_OP_N, 2, 3, &one, a, 1, x, 1, &zero, y, 1)),
+                   CUBLAS_STATUS_INVALID_VALUE);
+  ck_assert_int_eq(finish(cublasDger_v2(handle, 2, 2, &two, x, 1, x, 1, r, 2)), CUBLAS_STATUS_SUCCESS);
   ck_assert(r[0] == 2.0 && r[1] == 20.0 && r[3] == 200.0);
   ck_assert_int_eq(ledger_calls, 0); /* none of these is a GEMM */
 }

@@ -182,9 +182,9 @@ static cublasStatus_t heuristic(const struct matmul *matmul, uint64_t max_worksp
 
 static cublasStatus_t matmul_run(const struct matmul *matmul, const void *alpha, const void *beta,
                                  const cublasLtMatmulAlgo_t *algo) {
-  return cublasLtMatmul(handle, matmul->desc, alpha, matmul->a.data, matmul->layout_a, matmul->b.data, matmul->layout_b,
-                        beta, matmul->c.data, matmul->layout_c, matmul->d.data, matmul->layout_d, algo, workspace,
-                        sizeof workspace, NULL);
+  return finish(cublasLtMatmul(handle, matmul->desc, alpha, matmul->a.data, matmul->layout_a, matmul->b.data,
+                               matmul->layout_b, beta, matmul->c.data, matmul->layout_c, matmul->d.data, matmul->layout_d,
+                               algo, workspace, sizeof workspace, NULL));
 }
 
 /* --------------------------------------------------------------------------------------------------------- acceptance */
@@ -304,8 +304,8 @@ START_TEST(workspace_and_pointers_of_the_call) {
   ck_assert_int_eq(heuristic(&matmul, 32 << 20, 256, &result, &count), OK);
   struct matmul *x = &matmul;
 #define CALL(h, a_data, c_data, beta, algo, bytes)                                                                          \
-  cublasLtMatmul(h, x->desc, &one, a_data, x->layout_a, x->b.data, x->layout_b, beta, c_data, x->layout_c, x->d.data,       \
-                 x->layout_d, algo, workspace, bytes, NULL)
+  finish(cublasLtMatmul(h, x->desc, &one, a_data, x->layout_a, x->b.data, x->layout_b, beta, c_data, x->layout_c,           \
+                        x->d.data, x->layout_d, algo, workspace, bytes, NULL))
   ck_assert_int_eq(CALL(handle, x->a.data, x->c.data, &zero, &result.algo, sizeof workspace), OK);
   ck_assert_int_eq(CALL(handle, x->a.data, NULL, &zero, &result.algo, sizeof workspace), OK);
   ck_assert_int_eq(CALL(handle, x->a.data, NULL, &one, &result.algo, sizeof workspace), INVALID);
@@ -597,10 +597,10 @@ START_TEST(int8_without_workspace) {
       PROBLEM('T', 'N', 20, 18, 32, 1, 0, CUDA_R_8I, CUDA_R_8I, CUDA_R_32I, CUDA_R_32I, CUDA_R_32I, CUBLAS_COMPUTE_32I, 0);
   const int32_t one = 1, zero = 0;
   matmul_make(&matmul);
-  ck_assert_int_eq(cublasLtMatmul(handle, matmul.desc, &one, matmul.a.data, matmul.layout_a, matmul.b.data, matmul.layout_b,
-                                  &zero, matmul.d.data, matmul.layout_d, matmul.d.data, matmul.layout_d, NULL, NULL, 0,
-                                  NULL),
-                   OK);
+  ck_assert_int_eq(
+      finish(cublasLtMatmul(handle, matmul.desc, &one, matmul.a.data, matmul.layout_a, matmul.b.data, matmul.layout_b, &zero,
+                            matmul.d.data, matmul.layout_d, matmul.d.data, matmul.layout_d, NULL, NULL, 0, NULL)),
+      OK);
   for (int64_t col = 0; col < 18; col++)
     for (int64_t row = 0; row < 20; row++) {
       struct complex_value alpha = {1, 0}, none = {0, 0};
@@ -639,9 +639,9 @@ START_TEST(transform_transposes_and_adds) {
   ck_assert_int_eq(cublasLtMatrixTransformDescSetAttribute(desc, CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSA, &transpose, 4), OK);
   ck_assert_int_eq(cublasLtMatrixLayoutCreate(&in, CUDA_R_32F, 2, 3, 2), OK);
   ck_assert_int_eq(cublasLtMatrixLayoutCreate(&out, CUDA_R_32F, 3, 2, 3), OK);
-  ck_assert_int_eq(cublasLtMatrixTransform(handle, desc, &alpha, a, in, &beta, b, out, c, out, NULL), OK);
+  ck_assert_int_eq(finish(cublasLtMatrixTransform(handle, desc, &alpha, a, in, &beta, b, out, c, out, NULL)), OK);
   ck_assert(c[0] == 12.0f && c[1] == 26.0f && c[2] == 40.0f && c[3] == 44.0f && c[5] == 72.0f);
-  ck_assert_int_eq(cublasLtMatrixTransform(handle, desc, &alpha, a, out, &beta, b, out, c, out, NULL), INVALID);
+  ck_assert_int_eq(finish(cublasLtMatrixTransform(handle, desc, &alpha, a, out, &beta, b, out, c, out, NULL)), INVALID);
   cublasLtMatrixLayoutDestroy(in);
   cublasLtMatrixLayoutDestroy(out);
   cublasLtMatrixTransformDescDestroy(desc);

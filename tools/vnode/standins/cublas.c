@@ -47,10 +47,28 @@ static void workspace_free(unsigned long long workspace) {
   (void)release(workspace);
 }
 
+/* While its stream captures cuBLAS has no use for memory that a graph does not own: it takes some as a node of the graph. */
+static bool workspace_capture(cudaStream_t stream) {
+  void *functions[] = {driver_function("cuMemAllocAsync", 11020), driver_function("cuMemFreeAsync", 11020)};
+  CUresult (*allocate)(CUdeviceptr *, size_t, CUstream);
+  CUresult (*release)(CUdeviceptr, CUstream);
+  CUdeviceptr pointer = 0;
+  if (!functions[0] || !functions[1])
+    return false;
+  memcpy(&allocate, &functions[0], sizeof allocate);
+  memcpy(&release, &functions[1], sizeof release);
+  enum vnode_owner previous = vnode_owner_push(VNODE_OWNER_CUBLAS);
+  CUresult result = allocate(&pointer, VNODE_CUBLAS_WORKSPACE_BYTES, stream);
+  vnode_owner_pop(previous);
+  return result == CUDA_SUCCESS && release(pointer, stream) == CUDA_SUCCESS;
+}
+
 cublasStatus_t vnode_cublas_prepare(cublasHandle_t handle) {
   if (handle->workspace_set || handle->workspace)
     return CUBLAS_STATUS_SUCCESS;
-  return workspace_allocate(&handle->workspace) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+  bool done = vnode_stream_is_capturing((struct vnode_stream *)handle->stream) ? workspace_capture(handle->stream)
+                                                                               : workspace_allocate(&handle->workspace);
+  return done ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
 
 VNODE_API cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes) {

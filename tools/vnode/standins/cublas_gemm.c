@@ -77,7 +77,9 @@ static cublasStatus_t gemm_call_run(const struct gemm_call *call) {
   cublasStatus_t status = has_result ? vnode_cublas_prepare(call->handle) : CUBLAS_STATUS_SUCCESS;
   if (status != CUBLAS_STATUS_SUCCESS)
     return status;
-  return vnode_blas_submit(call->handle->stream, call->api, vnode_gemm_compute_name(call->compute), "none", &gemm);
+  bool tf32 = call->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ||
+              (call->compute == CUBLAS_COMPUTE_32F && call->handle->math_mode & CUBLAS_TF32_TENSOR_OP_MATH);
+  return vnode_blas_submit(call->handle->stream, call->api, vnode_gemm_compute_name(call->compute), "none", tf32, &gemm);
 }
 
 /* ------------------------------------------------------------------------------------------------------ GemmEx */

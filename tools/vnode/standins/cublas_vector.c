@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tools/vnode/standins/cublas_handle.h"
+#include "tools/vnode/standins/model_guard.h"
 #include "tools/vnode/standins/number.h"
 
 struct vector {
@@ -152,23 +153,63 @@ static void amin_work(void *argument) {
   put_extreme(argument, -1);
 }
 
+static uint64_t vector_bytes(const struct vector *vector, int64_t n) {
+  return vector->data ? (uint64_t)n * vnode_number_bytes(vector->type) : 0;
+}
+
+static void access_vector(struct vnode_blas_accesses *accesses, const struct vector *vector, int64_t n, bool write) {
+  int64_t step = vector->step < 0 ? -vector->step : vector->step;
+  size_t element_bytes = vector->data ? vnode_number_bytes(vector->type) : 0;
+  if (step == 1 || n == 1)
+    vnode_blas_access_bytes(accesses, vector->data, (size_t)n * element_bytes, write);
+  else
+    vnode_blas_access_matrix(accesses, vector->data, element_bytes, 1, step ? n : 1, step, 0, 1, write);
+}
+
+static enum vnode_status vector_submit(struct vnode_stream *stream, const struct vector_call *call, bool result_on_device) {
+  struct vnode_blas_accesses accesses = {.count = 0};
+  bool y_is_read = call->work == axpy_work || call->work == swap_work || call->work == dot_work;
+  if (call->n) {
+    access_vector(&accesses, &call->x, call->n, call->work == scal_work || call->work == swap_work);
+    access_vector(&accesses, &call->y, call->n, call->work != dot_work);
+  }
+  if (result_on_device)
+    vnode_blas_access_bytes(&accesses, call->result,
+                            call->index_bytes ? call->index_bytes : vnode_number_bytes(call->result_type), true);
+  if (call->scalar)
+    vnode_blas_access_scalar(&accesses, &call->alpha);
+  uint64_t bytes = vector_bytes(&call->x, call->n) + vector_bytes(&call->y, call->n) * (y_is_read ? 2 : 1);
+  return vnode_op_submit(stream, &(struct vnode_op){.name = "vector",
+                                                    .work = call->work,
+                                                    .args = call,
+                                                    .args_bytes = sizeof *call,
+                                                    .accesses = accesses.item,
+                                                    .access_count = accesses.count,
+                                                    .duration_ns = vnode_model_kernel_ns(bytes)});
+}
+
 static cublasStatus_t vector_run(cublasHandle_t handle, const struct vector_call *given) {
   if (!vnode_cublas_is_live(handle))
     return CUBLAS_STATUS_NOT_INITIALIZED;
   struct vector_call call = *given;
+  struct vnode_stream *stream = (struct vnode_stream *)handle->stream;
   bool on_device = handle->pointer_mode == CUBLAS_POINTER_MODE_DEVICE;
   bool wants_scalar = call.work == axpy_work || call.work == scal_work;
   bool moves = wants_scalar || call.work == copy_work || call.work == swap_work, wants_result = !moves;
+  bool waits = wants_result && !on_device;
   if ((wants_scalar && !call.scalar) || (wants_result && !call.result))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (call.scalar)
     call.alpha = vnode_scalar_make(call.scalar, call.scalar_type, on_device);
   if (call.n < 0 || (!call.y.data && call.x.step <= 0)) /* BLAS: routines of one vector do nothing then */
     call.n = 0;
-  enum vnode_status status =
-      vnode_stream_submit((struct vnode_stream *)handle->stream, "vector", call.work, &call, sizeof call);
-  if (status == VNODE_OK && wants_result && !on_device)
-    status = vnode_stream_synchronize((struct vnode_stream *)handle->stream);
+  enum vnode_status status = VNODE_OK;
+  if (waits && vnode_stream_is_capturing(stream)) /* a result for the host cannot be captured: the wait says so */
+    status = vnode_stream_synchronize(stream);
+  if (!status)
+    status = vector_submit(stream, &call, wants_result && on_device);
+  if (!status && waits)
+    status = vnode_stream_synchronize(stream);
   return vnode_blas_status(status);
 }
 
@@ -220,6 +261,28 @@ struct leading_matrix {
   cudaDataType type;
 };
 
+/* y is written by gemv, a by ger. */
+static enum vnode_status matrix_submit(cublasHandle_t handle, const char *name, vnode_work work,
+                                       const struct matrix_call *call) {
+  struct vnode_blas_accesses accesses = {.count = 0};
+  bool is_gemv = work == gemv_work, plain = call->trans == 'N';
+  size_t element_bytes = vnode_number_bytes(call->a.type);
+  vnode_blas_access_matrix(&accesses, call->a.data, element_bytes, call->m, call->n, call->lda, 0, 1, !is_gemv);
+  access_vector(&accesses, &call->x, is_gemv && plain ? call->n : call->m, false);
+  access_vector(&accesses, &call->y, is_gemv && plain ? call->m : call->n, is_gemv);
+  vnode_blas_access_scalar(&accesses, &call->alpha);
+  vnode_blas_access_scalar(&accesses, &call->beta);
+  uint64_t bytes = (uint64_t)call->m * (uint64_t)call->n * element_bytes * (is_gemv ? 1 : 2);
+  return vnode_op_submit((struct vnode_stream *)handle->stream,
+                         &(struct vnode_op){.name = name,
+                                            .work = work,
+                                            .args = call,
+                                            .args_bytes = sizeof *call,
+                                            .accesses = accesses.item,
+                                            .access_count = accesses.count,
+                                            .duration_ns = vnode_model_kernel_ns(bytes)});
+}
+
 static bool matrix_valid(int64_t m, int64_t n, int64_t ld, int64_t incx, int64_t incy) {
   return m >= 0 && n >= 0 && ld >= (m > 1 ? m : 1) && incx != 0 && incy != 0;
 }
@@ -237,8 +300,7 @@ static cublasStatus_t gemv_run(cublasHandle_t handle, int trans, int64_t m, int6
       .trans = vnode_blas_trans(trans), .m = m, .n = n, .lda = a->ld, .a = {a->data, 0, a->type}, .x = *x, .y = *y};
   call.alpha = vnode_scalar_make(alpha, a->type, on_device);
   call.beta = vnode_scalar_make(beta, a->type, on_device);
-  return vnode_blas_status(
-      vnode_stream_submit((struct vnode_stream *)handle->stream, "gemv", gemv_work, &call, sizeof call));
+  return vnode_blas_status(matrix_submit(handle, "gemv", gemv_work, &call));
 }
 
 static cublasStatus_t ger_run(cublasHandle_t handle, int64_t m, int64_t n, const void *alpha, const struct vector *x,
@@ -251,7 +313,7 @@ static cublasStatus_t ger_run(cublasHandle_t handle, int64_t m, int64_t n, const
   struct matrix_call call = {
       .m = m, .n = n, .lda = a->ld, .a = {a->data, 0, a->type}, .x = *x, .y = *y, .conjugate = conjugate};
   call.alpha = vnode_scalar_make(alpha, a->type, on_device);
-  return vnode_blas_status(vnode_stream_submit((struct vnode_stream *)handle->stream, "ger", ger_work, &call, sizeof call));
+  return vnode_blas_status(matrix_submit(handle, "ger", ger_work, &call));
 }
 
 /* --------------------------------------------------------------------------------------------------- entry points */

@@ -8,6 +8,7 @@
 #include "tools/vnode/standins/blas_common.h"
 #include "tools/vnode/standins/lt_objects.h"
 #include "tools/vnode/standins/lt_rules.h"
+#include "tools/vnode/standins/model_guard.h"
 #include "tools/vnode/standins/number.h"
 
 /* ------------------------------------------------------------------------------------------------------------ handle */
@@ -326,7 +327,8 @@ VNODE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulD
   status = workspace_check(&problem, algo, workspace, workspace_bytes);
   if (status != CUBLAS_STATUS_SUCCESS)
     return status;
-  return vnode_blas_submit(stream, "lt", vnode_gemm_compute_name(problem.op.compute), problem.epilogue_name, &gemm);
+  return vnode_blas_submit(stream, "lt", vnode_gemm_compute_name(problem.op.compute), problem.epilogue_name,
+                           problem.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32, &gemm);
 }
 
 /* --------------------------------------------------------------------------------------------------------- transform */
@@ -380,6 +382,35 @@ static bool transform_shape_valid(const struct lt_layout *in, int32_t operation,
   return (plain ? in->rows : in->cols) == out->rows && (plain ? in->cols : in->rows) == out->cols && in->batch == out->batch;
 }
 
+static uint64_t layout_bytes(const struct lt_layout *layout) {
+  return layout->rows * layout->cols * (uint64_t)layout->batch * vnode_number_bytes((cudaDataType)layout->type);
+}
+
+static void access_layout(struct vnode_blas_accesses *accesses, const void *data, const struct lt_layout *layout,
+                          bool write) {
+  bool by_row = layout->order == CUBLASLT_ORDER_ROW;
+  vnode_blas_access_matrix(accesses, data, vnode_number_bytes((cudaDataType)layout->type),
+                           (int64_t)(by_row ? layout->cols : layout->rows), (int64_t)(by_row ? layout->rows : layout->cols),
+                           layout->ld, layout->stride, layout->batch, write);
+}
+
+static enum vnode_status transform_submit(struct vnode_stream *stream, const struct transform_work *work) {
+  struct vnode_blas_accesses accesses = {.count = 0};
+  access_layout(&accesses, work->a_data, &work->a, false);
+  access_layout(&accesses, work->b_data, &work->b, false);
+  access_layout(&accesses, work->c_data, &work->c, true);
+  vnode_blas_access_scalar(&accesses, &work->alpha);
+  vnode_blas_access_scalar(&accesses, &work->beta);
+  uint64_t bytes = layout_bytes(&work->a) + layout_bytes(&work->c) + (work->b_data ? layout_bytes(&work->b) : 0);
+  return vnode_op_submit(stream, &(struct vnode_op){.name = "matrix transform",
+                                                    .work = transform_run,
+                                                    .args = work,
+                                                    .args_bytes = sizeof *work,
+                                                    .accesses = accesses.item,
+                                                    .access_count = accesses.count,
+                                                    .duration_ns = vnode_model_kernel_ns(bytes)});
+}
+
 VNODE_API cublasStatus_t cublasLtMatrixTransform(cublasLtHandle_t handle, cublasLtMatrixTransformDesc_t desc,
                                                  const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                                                  const void *beta, const void *b, cublasLtMatrixLayout_t b_layout, void *c,
@@ -404,6 +435,5 @@ VNODE_API cublasStatus_t cublasLtMatrixTransform(cublasLtHandle_t handle, cublas
   work.alpha = vnode_scalar_make(alpha, scale_type, on_device);
   if (b)
     work.beta = vnode_scalar_make(beta, scale_type, on_device);
-  return vnode_blas_status(
-      vnode_stream_submit((struct vnode_stream *)stream, "matrix transform", transform_run, &work, sizeof work));
+  return vnode_blas_status(transform_submit((struct vnode_stream *)stream, &work));
 }
