@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/vnode/standins/blas_common.h"
 
-#include "tools/vnode/standins/model_guard.h"
+#include "tools/vnode/core/model.h"
 #include "tools/vnode/standins/number.h"
 
 struct status_text {

@@ -2,7 +2,10 @@
 #include "common.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "model.h"
 
 CUresult vnode_cuda_status(enum vnode_status status) {
   switch (status) {
@@ -94,14 +97,118 @@ void vnode_uuid(int device, unsigned char uuid[16]) {
   uuid[15] = (unsigned char)(device + 1);
 }
 
-static void run_copy(void *args) {
-  const struct vnode_copy *copy = args;
-  for (size_t row = 0; row < copy->rows; row++)
-    memmove((char *)copy->to + row * copy->to_pitch, (const char *)copy->from + row * copy->from_pitch, copy->row_bytes);
+/* ------------------------------------------------------------------------------------------- copies and fills */
+
+enum place { PLACE_PAGEABLE, PLACE_PINNED, PLACE_DEVICE };
+
+/* One side of a copy. */
+struct side {
+  enum place place;
+  int device;
+  bool managed; /* PLACE_DEVICE */
+};
+
+static struct side side_of(const void *address) {
+  struct vnode_memory_info info;
+  if (!vnode_memory_query(address, &info))
+    return (struct side){.place = PLACE_PAGEABLE};
+  bool host = info.kind == VNODE_MEMORY_HOST || info.kind == VNODE_MEMORY_REGISTERED;
+  return (struct side){
+      .place = host ? PLACE_PINNED : PLACE_DEVICE, .device = info.device, .managed = info.kind == VNODE_MEMORY_MANAGED};
 }
 
-enum vnode_status vnode_copy_submit(struct vnode_stream *stream, const struct vnode_copy *copy) {
-  return vnode_stream_submit(stream, "copy", run_copy, copy, sizeof *copy);
+static enum vnode_copy_kind copy_kind(const struct side *to, const struct side *from) {
+  if (to->place == PLACE_DEVICE && from->place == PLACE_DEVICE)
+    return to->device == from->device ? VNODE_COPY_WITHIN_DEVICE : VNODE_COPY_BETWEEN_DEVICES;
+  return to->place == PLACE_DEVICE     ? VNODE_COPY_HOST_TO_DEVICE
+         : from->place == PLACE_DEVICE ? VNODE_COPY_DEVICE_TO_HOST
+                                       : VNODE_COPY_HOST;
+}
+
+/* A copy with what it owns. */
+struct copy_args {
+  struct vnode_copy copy;
+  void *staged; /* NULL, or a packed copy of the source as it was at the submission */
+};
+
+static void run_copy(void *args) {
+  const struct copy_args *own = args;
+  const struct vnode_copy *copy = &own->copy;
+  const char *from = own->staged ? own->staged : copy->from;
+  size_t from_pitch = own->staged ? copy->row_bytes : copy->from_pitch;
+  for (size_t row = 0; row < copy->rows; row++)
+    memmove((char *)copy->to + row * copy->to_pitch, from + row * from_pitch, copy->row_bytes);
+}
+
+static void drop_copy(void *args) {
+  free(((struct copy_args *)args)->staged);
+}
+
+static void *stage(const struct vnode_copy *copy) {
+  char *staged = malloc(copy->row_bytes * copy->rows);
+  for (size_t row = 0; staged && row < copy->rows; row++)
+    memcpy(staged + row * copy->row_bytes, (const char *)copy->from + row * copy->from_pitch, copy->row_bytes);
+  return staged;
+}
+
+static enum vnode_status submit_copy(struct vnode_stream *stream, const struct copy_args *args, const struct side *to,
+                                     const struct side *from, int64_t duration_ns) {
+  const struct vnode_copy *copy = &args->copy;
+  struct vnode_access accesses[2];
+  struct vnode_op op = {.name = "copy",
+                        .work = run_copy,
+                        .args = args,
+                        .args_bytes = sizeof *args,
+                        .drop = args->staged ? drop_copy : NULL,
+                        .accesses = accesses,
+                        .duration_ns = duration_ns};
+  if (from->place != PLACE_PAGEABLE)
+    accesses[op.access_count++] = (struct vnode_access){copy->from, copy->row_bytes, copy->rows, copy->from_pitch, false};
+  if (to->place != PLACE_PAGEABLE)
+    accesses[op.access_count++] = (struct vnode_access){copy->to, copy->row_bytes, copy->rows, copy->to_pitch, true};
+  return vnode_op_submit(stream, &op);
+}
+
+/* Does the call return only when the copy is complete? `staged`: its source has been read. */
+static bool copy_waits(const struct side *to, const struct side *from, bool async, bool staged) {
+  switch (copy_kind(to, from)) {
+  case VNODE_COPY_HOST:
+    return true;
+  case VNODE_COPY_HOST_TO_DEVICE:
+    return from->place == PLACE_PAGEABLE ? !staged : !async;
+  case VNODE_COPY_DEVICE_TO_HOST:
+    return to->place == PLACE_PAGEABLE || !async;
+  default:
+    return !async && to->managed; /* the host may look there at once */
+  }
+}
+
+enum vnode_status vnode_copy_submit(struct vnode_stream *stream, const struct vnode_copy *copy, bool async) {
+  static const size_t staged_max_bytes = 64 << 20; /* beyond, the host waits: CUDA allows either */
+  static const size_t free_bytes = 64 << 10;       /* up to here the host hands the data over with the command */
+  struct side to = side_of(copy->to), from = side_of(copy->from);
+  struct copy_args args = {.copy = *copy};
+  size_t bytes = copy->row_bytes * copy->rows;
+  int64_t duration_ns =
+      vnode_model_copy_ns(copy_kind(&to, &from), bytes, to.place != PLACE_PAGEABLE && from.place != PLACE_PAGEABLE);
+  if (vnode_stream_is_capturing(stream))
+    return submit_copy(stream, &args, &to, &from, duration_ns);
+
+  bool pageable_upload = from.place == PLACE_PAGEABLE && to.place == PLACE_DEVICE;
+  bool read_at_once = pageable_upload && bytes <= staged_max_bytes;
+  enum vnode_status status = pageable_upload && !async ? vnode_stream_synchronize(stream) : VNODE_OK;
+  if (status)
+    return status;
+  if (read_at_once && vnode_stream_is_late(stream)) {
+    args.staged = stage(copy);
+    read_at_once = args.staged != NULL;
+  }
+  status = submit_copy(stream, &args, &to, &from, duration_ns);
+  if (!status && copy_waits(&to, &from, async, read_at_once))
+    return vnode_stream_synchronize(stream);
+  if (!status && pageable_upload && bytes > free_bytes)
+    vnode_host_charge(duration_ns);
+  return status;
 }
 
 static void run_fill(void *args) {
@@ -116,9 +223,23 @@ static void run_fill(void *args) {
   }
 }
 
-enum vnode_status vnode_fill_submit(struct vnode_stream *stream, const struct vnode_fill *fill) {
-  return vnode_stream_submit(stream, "fill", run_fill, fill, sizeof *fill);
+enum vnode_status vnode_fill_submit(struct vnode_stream *stream, const struct vnode_fill *fill, bool async) {
+  size_t row_bytes = fill->row_elements * fill->element_bytes;
+  struct vnode_access access = {fill->to, row_bytes, fill->rows, fill->pitch, true};
+  struct vnode_op op = {.name = "fill",
+                        .work = run_fill,
+                        .args = fill,
+                        .args_bytes = sizeof *fill,
+                        .accesses = &access,
+                        .access_count = 1,
+                        .duration_ns = vnode_model_kernel_ns(row_bytes * fill->rows)};
+  enum vnode_status status = vnode_op_submit(stream, &op);
+  struct side to = side_of(fill->to);
+  bool waits = !async && (to.place == PLACE_PINNED || to.managed);
+  return status || !waits ? status : vnode_stream_synchronize(stream);
 }
+
+/* ------------------------------------------------------------------------------------------- addresses */
 
 bool vnode_is_known(const void *address, size_t bytes) {
   const char *at = address, *end = at + bytes;

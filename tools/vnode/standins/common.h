@@ -23,20 +23,27 @@ void vnode_pci_bus_id(int device, char *text, size_t text_bytes);
 int vnode_device_of_pci_bus_id(const char *text);
 void vnode_uuid(int device, unsigned char uuid[16]);
 
-/* A copy or fill of `rows` rows. Pitches are ignored when rows is 1. Runs in the stream's order. */
+/*
+ * Copies and fills, in the stream's order, by the rules of the CUDA runtime API reference, "API synchronization behavior".
+ * `async`: the call has Async in its name. Otherwise the host waits for the copy, but not for one between devices, and for a
+ * pageable source only until it has been read.
+ * A pageable source is read before the call returns and a pageable target is complete by then, asynchronous or not; pinned
+ * memory is read and written when the copy runs. In a graph every copy reads and writes when the graph runs.
+ * Pitches are ignored when rows is 1.
+ */
 struct vnode_copy {
   void *to;
   const void *from;
   size_t to_pitch, from_pitch, row_bytes, rows;
 };
-enum vnode_status vnode_copy_submit(struct vnode_stream *stream, const struct vnode_copy *copy);
+enum vnode_status vnode_copy_submit(struct vnode_stream *stream, const struct vnode_copy *copy, bool async);
 
 struct vnode_fill {
   void *to;
   size_t pitch, row_elements, rows;
   unsigned value, element_bytes; /* 1, 2 or 4 */
 };
-enum vnode_status vnode_fill_submit(struct vnode_stream *stream, const struct vnode_fill *fill);
+enum vnode_status vnode_fill_submit(struct vnode_stream *stream, const struct vnode_fill *fill, bool async);
 
 /* True when all of [address, address + bytes) is memory that CUDA knows: allocated, mapped, registered or opened. */
 bool vnode_is_known(const void *address, size_t bytes);

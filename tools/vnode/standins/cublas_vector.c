@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "tools/vnode/core/model.h"
 #include "tools/vnode/standins/cublas_handle.h"
-#include "tools/vnode/standins/model_guard.h"
 #include "tools/vnode/standins/number.h"
 
 struct vector {

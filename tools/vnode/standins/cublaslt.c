@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/vnode/core/model.h"
 #include "tools/vnode/standins/blas_common.h"
 #include "tools/vnode/standins/lt_objects.h"
 #include "tools/vnode/standins/lt_rules.h"
-#include "tools/vnode/standins/model_guard.h"
 #include "tools/vnode/standins/number.h"
 
 /* ------------------------------------------------------------------------------------------------------------ handle */

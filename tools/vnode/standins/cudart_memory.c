@@ -196,12 +196,8 @@ static bool sides_are_valid(const void *to, size_t to_bytes, const void *from, s
          (from_device ? vnode_is_known(from, from_bytes) : vnode_is_within(from, from_bytes));
 }
 
-/*
- * In eager order a copy runs before the call returns, which satisfies every rule of asynchronous copies at once: pageable
- * sources are read before the call returns, pinned ones when the copy runs, and pageable targets are complete.
- */
 static cudaError_t copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                           enum cudaMemcpyKind kind, cudaStream_t stream) {
+                           enum cudaMemcpyKind kind, cudaStream_t stream, bool async) {
   if ((unsigned)kind > cudaMemcpyDefault)
     return vnode_cudart_result(cudaErrorInvalidMemcpyDirection);
   cudaError_t error = vnode_cudart_start();
@@ -219,40 +215,45 @@ static cudaError_t copy_2d(void *to, size_t to_pitch, const void *from, size_t f
     return vnode_cudart_result(cudaErrorInvalidValue);
   struct vnode_copy copy = {
       .to = to, .from = from, .to_pitch = to_pitch, .from_pitch = from_pitch, .row_bytes = width, .rows = height};
-  return vnode_cudart_handle_status(vnode_copy_submit((struct vnode_stream *)stream, &copy));
+  return vnode_cudart_handle_status(vnode_copy_submit((struct vnode_stream *)stream, &copy, async));
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-  return copy_2d(to, bytes, from, bytes, bytes, 1, kind, stream);
+  return copy_2d(to, bytes, from, bytes, bytes, 1, kind, stream, true);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-  return copy_2d(to, bytes, from, bytes, bytes, 1, kind, NULL);
+  return copy_2d(to, bytes, from, bytes, bytes, 1, kind, NULL, false);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                               enum cudaMemcpyKind kind, cudaStream_t stream) {
-  return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, stream);
+  return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, stream, true);
 }
 
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                          enum cudaMemcpyKind kind) {
-  return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, NULL);
+  return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, NULL, false);
+}
+
+static cudaError_t copy_peer(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream,
+                             bool async) {
+  if (!vnode_is_device(to_device) || !vnode_is_device(from_device))
+    return vnode_cudart_result(cudaErrorInvalidDevice);
+  return copy_2d(to, bytes, from, bytes, bytes, 1, cudaMemcpyDeviceToDevice, stream, async);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
                                 cudaStream_t stream) {
-  if (!vnode_is_device(to_device) || !vnode_is_device(from_device))
-    return vnode_cudart_result(cudaErrorInvalidDevice);
-  return copy_2d(to, bytes, from, bytes, bytes, 1, cudaMemcpyDeviceToDevice, stream);
+  return copy_peer(to, to_device, from, from_device, bytes, stream, true);
 }
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes) {
-  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, NULL);
+  return copy_peer(to, to_device, from, from_device, bytes, NULL, false);
 }
 
 static cudaError_t copy_symbol(const void *symbol, void *other, size_t bytes, size_t offset, bool to_symbol,
-                               enum cudaMemcpyKind kind, cudaStream_t stream) {
+                               enum cudaMemcpyKind kind, cudaStream_t stream, bool async) {
   size_t symbol_bytes = 0;
   cudaError_t error = vnode_cudart_start();
   char *address = error ? NULL : vnode_cudart_symbol(symbol, &symbol_bytes);
@@ -260,31 +261,31 @@ static cudaError_t copy_symbol(const void *symbol, void *other, size_t bytes, si
     return vnode_cudart_result(error ? error : cudaErrorInvalidSymbol);
   if (offset > symbol_bytes || bytes > symbol_bytes - offset)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  return to_symbol ? copy_2d(address + offset, bytes, other, bytes, bytes, 1, kind, stream)
-                   : copy_2d(other, bytes, address + offset, bytes, bytes, 1, kind, stream);
+  return to_symbol ? copy_2d(address + offset, bytes, other, bytes, bytes, 1, kind, stream, async)
+                   : copy_2d(other, bytes, address + offset, bytes, bytes, 1, kind, stream, async);
 }
 
 cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
-  return copy_symbol(symbol, (void *)(uintptr_t)from, bytes, offset, true, kind, NULL);
+  return copy_symbol(symbol, (void *)(uintptr_t)from, bytes, offset, true, kind, NULL, false);
 }
 
 cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes, size_t offset,
                                     enum cudaMemcpyKind kind, cudaStream_t stream) {
-  return copy_symbol(symbol, (void *)(uintptr_t)from, bytes, offset, true, kind, stream);
+  return copy_symbol(symbol, (void *)(uintptr_t)from, bytes, offset, true, kind, stream, true);
 }
 
 cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
-  return copy_symbol(symbol, to, bytes, offset, false, kind, NULL);
+  return copy_symbol(symbol, to, bytes, offset, false, kind, NULL, false);
 }
 
 cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset, enum cudaMemcpyKind kind,
                                       cudaStream_t stream) {
-  return copy_symbol(symbol, to, bytes, offset, false, kind, stream);
+  return copy_symbol(symbol, to, bytes, offset, false, kind, stream, true);
 }
 
 /* ------------------------------------------------------------------------------------------- fills */
 
-static cudaError_t fill_2d(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+static cudaError_t fill_2d(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream, bool async) {
   cudaError_t error = vnode_cudart_start();
   if (error)
     return vnode_cudart_result(error);
@@ -298,23 +299,23 @@ static cudaError_t fill_2d(void *to, size_t pitch, int value, size_t width, size
     return vnode_cudart_result(cudaErrorInvalidValue);
   struct vnode_fill fill = {
       .to = to, .pitch = pitch, .row_elements = width, .rows = height, .value = (unsigned)value, .element_bytes = 1};
-  return vnode_cudart_handle_status(vnode_fill_submit((struct vnode_stream *)stream, &fill));
+  return vnode_cudart_handle_status(vnode_fill_submit((struct vnode_stream *)stream, &fill, async));
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-  return fill_2d(to, bytes, value, bytes, 1, NULL);
+  return fill_2d(to, bytes, value, bytes, 1, NULL, false);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-  return fill_2d(to, bytes, value, bytes, 1, stream);
+  return fill_2d(to, bytes, value, bytes, 1, stream, true);
 }
 
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
-  return fill_2d(to, pitch, value, width, height, NULL);
+  return fill_2d(to, pitch, value, width, height, NULL, false);
 }
 
 cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  return fill_2d(to, pitch, value, width, height, stream);
+  return fill_2d(to, pitch, value, width, height, stream, true);
 }
 
 /* ------------------------------------------------------------------------------------------- managed, IPC */

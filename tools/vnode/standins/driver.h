@@ -42,9 +42,9 @@ static inline CUresult vnode_handle_status(enum vnode_status status) {
   return status == VNODE_INVALID_VALUE ? CUDA_ERROR_INVALID_HANDLE : vnode_cuda_status(status);
 }
 
-/* Frees what cuMemFree accepts beside plain memory: blocks of pools. NOT_FOUND: it is none. */
-enum vnode_status vnode_pool_free(void *base);
-/* Gives the idle memory of all pools of a device back; true when there was some. */
+/* Frees a block of a pool in the order of the stream. NOT_FOUND: it is none. */
+enum vnode_status vnode_pool_free(void *base, struct vnode_stream *stream);
+/* Waits until the idle memory of all pools of a device is free, and gives it back; true when there was some. */
 bool vnode_pool_trim_all(int device);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "graph.h"
 
 #define CALLER __builtin_return_address(0)
 
@@ -12,7 +13,9 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, enum vnode_memory_kind 
     return CUDA_ERROR_INVALID_VALUE;
   int device = vnode_device_current();
   void *base = NULL;
-  enum vnode_status status = vnode_memory_alloc(device, bytes, kind, vnode_driver_owner(caller), &base);
+  enum vnode_status status = vnode_capture_unsafe();
+  if (!status)
+    status = vnode_memory_alloc(device, bytes, kind, vnode_driver_owner(caller), &base);
   if (status == VNODE_NO_MEMORY && vnode_pool_trim_all(device))
     status = vnode_memory_alloc(device, bytes, kind, vnode_driver_owner(caller), &base);
   if (!status)
@@ -48,12 +51,18 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   void *base = vnode_pointer(address);
   if (!base)
     return CUDA_ERROR_INVALID_VALUE;
-  enum vnode_status status = vnode_pool_free(base);
+  enum vnode_status status = vnode_capture_unsafe();
+  if (status)
+    return vnode_cuda_status(status);
+  if (vnode_memory_query(base, &info) && info.base == base)
+    vnode_device_synchronize(info.device); /* work that uses it ends first, as on a GPU */
+  status = vnode_pool_free(base, VNODE_STREAM_NULL);
+  if (status == VNODE_NOT_FOUND)
+    status = vnode_graph_memory_release(base);
   if (status != VNODE_NOT_FOUND)
     return vnode_cuda_status(status);
   if (!vnode_memory_query(base, &info) || (info.kind != VNODE_MEMORY_DEVICE && info.kind != VNODE_MEMORY_MANAGED))
     return CUDA_ERROR_INVALID_VALUE;
-  vnode_device_synchronize(info.device); /* work that uses it ends first, as on a GPU */
   return vnode_cuda_status(vnode_memory_free(base));
 }
 
@@ -86,7 +95,10 @@ CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags) {
   VNODE_DRIVER_READY();
   if (!out || !bytes || flags > (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
     return CUDA_ERROR_INVALID_VALUE;
-  return vnode_cuda_status(vnode_memory_alloc(vnode_device_current(), bytes, VNODE_MEMORY_HOST, VNODE_OWNER_OTHER, out));
+  enum vnode_status status = vnode_capture_unsafe();
+  if (!status)
+    status = vnode_memory_alloc(vnode_device_current(), bytes, VNODE_MEMORY_HOST, VNODE_OWNER_OTHER, out);
+  return vnode_cuda_status(status);
 }
 
 CUresult cuMemAllocHost_v2(void **out, size_t bytes) {
@@ -98,7 +110,8 @@ static CUresult release(void *base, enum vnode_memory_kind kind, CUresult not_fo
   struct vnode_memory_info info;
   if (!vnode_memory_query(base, &info) || info.kind != kind || info.base != base)
     return not_found;
-  return vnode_cuda_status(vnode_memory_free(base));
+  enum vnode_status status = vnode_capture_unsafe();
+  return vnode_cuda_status(status ? status : vnode_memory_free(base));
 }
 
 CUresult cuMemFreeHost(void *base) {
@@ -219,12 +232,13 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attribu
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
   VNODE_DRIVER_READY();
   bool valid = value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && vnode_memory_query(vnode_pointer(address), NULL);
-  return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* every operation is synchronous already */
+  return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ------------------------------------------------------------------------------------------- copies and fills */
 
-static CUresult copy(void *to, bool to_device, const void *from, bool from_device, size_t bytes, CUstream stream) {
+static CUresult copy(void *to, bool to_device, const void *from, bool from_device, size_t bytes, CUstream stream,
+                     bool async) {
   VNODE_DRIVER_READY();
   if (!bytes)
     return CUDA_SUCCESS;
@@ -232,43 +246,43 @@ static CUresult copy(void *to, bool to_device, const void *from, bool from_devic
       (from_device ? !vnode_is_known(from, bytes) : !vnode_is_within(from, bytes)))
     return CUDA_ERROR_INVALID_VALUE;
   struct vnode_copy job = {.to = to, .from = from, .row_bytes = bytes, .rows = 1};
-  return vnode_handle_status(vnode_copy_submit(vnode_stream_of(stream), &job));
+  return vnode_handle_status(vnode_copy_submit(vnode_stream_of(stream), &job, async));
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-  return copy(vnode_pointer(to), true, from, false, bytes, stream);
+  return copy(vnode_pointer(to), true, from, false, bytes, stream, true);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-  return copy(vnode_pointer(to), true, from, false, bytes, NULL);
+  return copy(vnode_pointer(to), true, from, false, bytes, NULL, false);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return copy(to, false, vnode_pointer(from), true, bytes, stream);
+  return copy(to, false, vnode_pointer(from), true, bytes, stream, true);
 }
 
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-  return copy(to, false, vnode_pointer(from), true, bytes, NULL);
+  return copy(to, false, vnode_pointer(from), true, bytes, NULL, false);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return copy(vnode_pointer(to), true, vnode_pointer(from), true, bytes, stream);
+  return copy(vnode_pointer(to), true, vnode_pointer(from), true, bytes, stream, true);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return copy(vnode_pointer(to), true, vnode_pointer(from), true, bytes, NULL);
+  return copy(vnode_pointer(to), true, vnode_pointer(from), true, bytes, NULL, false);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return copy(vnode_pointer(to), false, vnode_pointer(from), false, bytes, stream);
+  return copy(vnode_pointer(to), false, vnode_pointer(from), false, bytes, stream, true);
 }
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return copy(vnode_pointer(to), false, vnode_pointer(from), false, bytes, NULL);
+  return copy(vnode_pointer(to), false, vnode_pointer(from), false, bytes, NULL, false);
 }
 
 static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned element_bytes, size_t width, size_t height,
-                     CUstream stream) {
+                     CUstream stream, bool async) {
   VNODE_DRIVER_READY();
   if (!width || !height)
     return CUDA_SUCCESS;
@@ -283,39 +297,39 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
                            .rows = height,
                            .value = value,
                            .element_bytes = element_bytes};
-  return vnode_handle_status(vnode_fill_submit(vnode_stream_of(stream), &job));
+  return vnode_handle_status(vnode_fill_submit(vnode_stream_of(stream), &job, async));
 }
 
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
-  return fill(to, 0, value, 1, count, 1, NULL);
+  return fill(to, 0, value, 1, count, 1, NULL, false);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  return fill(to, 0, value, 1, count, 1, stream);
+  return fill(to, 0, value, 1, count, 1, stream, true);
 }
 
 CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
-  return fill(to, 0, value, 2, count, 1, NULL);
+  return fill(to, 0, value, 2, count, 1, NULL, false);
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
-  return fill(to, 0, value, 2, count, 1, stream);
+  return fill(to, 0, value, 2, count, 1, stream, true);
 }
 
 CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, size_t count) {
-  return fill(to, 0, value, 4, count, 1, NULL);
+  return fill(to, 0, value, 4, count, 1, NULL, false);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) {
-  return fill(to, 0, value, 4, count, 1, stream);
+  return fill(to, 0, value, 4, count, 1, stream, true);
 }
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
-  return fill(to, pitch, value, 1, width, height, NULL);
+  return fill(to, pitch, value, 1, width, height, NULL, false);
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
-  return fill(to, pitch, value, 1, width, height, stream);
+  return fill(to, pitch, value, 1, width, height, stream, true);
 }
 
 /* ------------------------------------------------------------------------------------------- IPC */

@@ -179,8 +179,8 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t val
   return submit_value(stream, "write value", run_value_write, &write, 0);
 }
 
-/* In eager order the stream cannot wait for a later call of this thread, so a value that is not there yet is refused: waiting
-   would hang a correct program. */
+/* In eager order the stream cannot wait for a later call of this thread, so a value that is not there yet is refused:
+   waiting would hang a correct program. */
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
   VNODE_DRIVER_READY();
   if (at % sizeof value || !vnode_is_known(vnode_pointer(at), sizeof value))
