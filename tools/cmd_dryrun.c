@@ -19,9 +19,9 @@
 static const char doc[] =
     "Run a job on a virtual node of NVIDIA GPUs (B200; others: B200OPT_VNODE_GPU): no GPU is needed.\n"
     "\n"
-    "Stand-ins for CUDA, cuBLAS and NCCL are preloaded behind libb200opt.so, so that the unmodified CUDA 13 build of "
-    "PyTorch "
-    "that COMMAND uses trains with real numbers on the CPU. Times are those of this machine, not of a GPU."
+    "Stand-ins for CUDA, cuBLAS and NCCL are preloaded behind libb200opt.so, so that the unmodified PyTorch "
+    "that COMMAND uses, of CUDA 12 or 13, trains with real numbers on the CPU. Times are those of this machine, not of a "
+    "GPU."
     "\v"
     "WHAT IS SET UP\n"
     "  PyTorch's kernels run by its own CPU kernels; the layer that does so is\n"
@@ -37,8 +37,8 @@ static const char doc[] =
     "EXIT STATUS\n"
     "  that of COMMAND; before it starts:\n"
     "  2    wrong arguments, or a wrong variable with B200OPT_STRICT=1\n"
-    "  3    the library, a stand-in or a CUDA 13 build of PyTorch is missing, or\n"
-    "       the layer does not compile\n"
+    "  3    the library, a stand-in or a CUDA build of PyTorch is missing, or the\n"
+    "       layer does not compile\n"
     "  126  COMMAND cannot be executed\n"
     "  127  COMMAND is not found\n"
     "\n"
@@ -85,34 +85,54 @@ static error_t parse(int key, char *value, struct argp_state *state) {
 
 /* ---- the node */
 
-/* In the order of LD_PRELOAD, behind libb200opt.so. */
-static const char *const stand_ins[] = {
-    "libb200vnode.so", "libcudart.so.13", "libcuda.so.1",      "libcublasLt.so.13",
-    "libcublas.so.13", "libnccl.so.2",    "libnvidia-ml.so.1",
+enum { STAND_IN_COUNT = 7 };
+
+/* Stand-ins for the CUDA that a PyTorch is built for, in the order of LD_PRELOAD, behind libb200opt.so. Those without a
+   version in their names serve every CUDA. */
+static const struct node_libraries {
+  int cuda_major;
+  const char *names[STAND_IN_COUNT];
+} node_libraries[] = {
+    {13,
+     {"libb200vnode.so", "libcudart.so.13", "libcuda.so.1", "libcublasLt.so.13", "libcublas.so.13", "libnccl.so.2",
+      "libnvidia-ml.so.1"}},
+    {12,
+     {"libb200vnode.so", "cuda12/libcudart.so.12", "libcuda.so.1", "cuda12/libcublasLt.so.12", "cuda12/libcublas.so.12",
+      "libnccl.so.2", "libnvidia-ml.so.1"}},
 };
 
-#define STAND_IN_COUNT (sizeof(stand_ins) / sizeof(stand_ins[0]))
-
-static char *find_stand_ins(void) {
+static char *find_node(void) {
   char *folder = launch_find_beside("vnode", "../lib/b200opt/vnode");
   if (!folder)
     cmd_fail(B200_EXIT_UNAVAILABLE, "the virtual node is not installed beside b200opt (no vnode folder)");
-  for (size_t i = 0; i < STAND_IN_COUNT; i++) {
-    char *path = b200_format("%s/%s", folder, stand_ins[i]);
-    if (access(path, R_OK) != 0)
-      cmd_fail(B200_EXIT_UNAVAILABLE, "%s: %s; the virtual node is incomplete", path, strerror(errno));
-    free(path);
-  }
   return folder;
 }
 
-static void preload_all(const char *folder, bool bare) {
+/* NULL: there are none for that CUDA ("12.8"; "" for a CPU build). */
+static const struct node_libraries *libraries_for(const char *cuda) {
+  for (size_t i = 0; i < sizeof(node_libraries) / sizeof(node_libraries[0]); i++)
+    if (atoi(cuda) == node_libraries[i].cuda_major)
+      return &node_libraries[i];
+  return NULL;
+}
+
+static void check_stand_ins(const char *folder, const struct node_libraries *libraries) {
+  for (size_t i = 0; i < STAND_IN_COUNT; i++) {
+    char *path = b200_format("%s/%s", folder, libraries->names[i]);
+    if (access(path, R_OK) != 0)
+      cmd_fail(B200_EXIT_UNAVAILABLE, "%s: %s; the virtual node is incomplete (tools/setup --cuda %d builds it)", path,
+               strerror(errno), libraries->cuda_major);
+    free(path);
+  }
+}
+
+static void preload_all(const char *folder, const struct node_libraries *stand_ins, bool bare) {
   const char *libraries[STAND_IN_COUNT + 2] = {0};
   size_t count = 0;
   if (!bare)
     libraries[count++] = launch_find_library();
   for (size_t i = 0; i < STAND_IN_COUNT; i++)
-    libraries[count++] = b200_format("%s/%s", folder, stand_ins[i]);
+    libraries[count++] = b200_format("%s/%s", folder, stand_ins->names[i]);
   launch_preload(libraries);
   for (size_t i = 0; i < count; i++)
     free((char *)libraries[i]);
@@ -179,13 +199,14 @@ static char *find_python(const struct dryrun *dryrun, struct python_torch *torch
   if (!python)
     cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: no python3 in PATH, and '%s' names none", dryrun->launch.command[0]);
   if (!python_find_torch(python, torch))
-    cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: %s has no torch; the virtual node needs a CUDA 13 build of PyTorch", python);
+    cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: %s has no torch; the virtual node needs a CUDA build of PyTorch", python);
   if (!torch->cuda[0])
-    cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: torch %s of %s is a CPU build; the virtual node needs a CUDA 13 build",
+    cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: torch %s of %s is a CPU build; the virtual node needs one for CUDA 12 or 13",
              torch->version, python);
-  if (strncmp(torch->cuda, "13.", 3) != 0)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "dryrun: torch %s of %s is built for CUDA %s; the virtual node needs CUDA 13",
-             torch->version, python, torch->cuda);
+  if (!libraries_for(torch->cuda))
+    cmd_fail(B200_EXIT_UNAVAILABLE,
+             "dryrun: torch %s of %s is built for CUDA %s; the virtual node needs one for CUDA 12 or 13", torch->version,
+             python, torch->cuda);
   return python;
 }
 
@@ -283,13 +304,15 @@ int cmd_dryrun(int argc, char **argv) {
   launch_need_command(&dryrun.launch, "dryrun");
   set_node_variables(&dryrun);
   launch_check_environment();
-  char *folder = find_stand_ins();
+  char *folder = find_node();
   char *python = find_python(&dryrun, &torch);
+  const struct node_libraries *libraries = libraries_for(torch.cuda);
+  check_stand_ins(folder, libraries);
   set_log_folders(&dryrun);
   build_layer(folder, python, &torch);
   set_numerics();
   say_node(dryrun.bare);
-  preload_all(folder, dryrun.bare);
+  preload_all(folder, libraries, dryrun.bare);
   free(python);
   free(folder);
   launch_exec(&dryrun.launch);

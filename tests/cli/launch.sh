@@ -9,7 +9,9 @@ mkdir other python
 cp empty.so other/libother.so
 cp empty.so other/libb200opt.so
 stand_ins="libb200vnode.so libcudart.so.13 libcuda.so.1 libcublasLt.so.13 libcublas.so.13 libnccl.so.2 libnvidia-ml.so.1"
-for name in $stand_ins; do
+stand_ins_12="libb200vnode.so cuda12/libcudart.so.12 libcuda.so.1 cuda12/libcublasLt.so.12 cuda12/libcublas.so.12 libnccl.so.2 libnvidia-ml.so.1"
+mkdir home/lib/b200opt/vnode/cuda12
+for name in $stand_ins $stand_ins_12; do
   cp empty.so home/lib/b200opt/vnode/$name
 done
 b200opt=home/bin/b200opt
@@ -47,6 +49,13 @@ for name in $stand_ins; do
   list=$list:$work/home/lib/b200opt/vnode/$name
 done
 same "dryrun's LD_PRELOAD" "$(dry -- python/python3 - printenv LD_PRELOAD)" "$list"
+printf "__version__ = '2.10.0+cu128'\ncuda: Optional[str] = '12.8'\n" >python/torch/version.py
+list_12=$ours
+for name in $stand_ins_12; do
+  list_12=$list_12:$work/home/lib/b200opt/vnode/$name
+done
+same "dryrun's LD_PRELOAD for CUDA 12" "$(dry -- python/python3 - printenv LD_PRELOAD)" "$list_12"
+printf "__version__ = '2.15.0+cu130'\ncuda: Optional[str] = '13.0'\n" >python/torch/version.py
 same "dryrun --bare" "$(dry --bare -- python/python3 - printenv LD_PRELOAD)" "${list#"$ours":}"
 same "a script's Python" "$(PATH=$work/python:$PATH dry -- torchrun printenv OMP_NUM_THREADS)" "1"
 same "numerics" "$(dry -- python/python3 - sh -c 'echo $OMP_NUM_THREADS $MKL_NUM_THREADS $MKL_CBWR $TORCHDYNAMO_DISABLE')" "1 1 AUTO 1"

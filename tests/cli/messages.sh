@@ -20,7 +20,7 @@ for name in libb200vnode.so libcudart.so.13 libcuda.so.1 libcublasLt.so.13 libcu
   cp empty.so complete/good/lib/b200opt/vnode/$name
 done
 # Pythons with one torch each, as far as dryrun looks.
-for kind in none cpu old; do
+for kind in none cpu old cuda12 cuda13; do
   mkdir -p $kind/torch
   printf '#!/bin/sh\necho %s/torch/__init__.py\n' "$work/$kind" >$kind/python3
   chmod +x $kind/python3
@@ -29,7 +29,9 @@ rm none/python3
 printf '#!/bin/sh\nexit 1\n' >none/python3
 chmod +x none/python3
 printf "__version__ = '2.9.0+cpu'\ncuda = None\n" >cpu/torch/version.py
-printf "__version__ = '2.9.0+cu128'\ncuda: Optional[str] = '12.8'\n" >old/torch/version.py
+printf "__version__ = '2.7.1+cu118'\ncuda: Optional[str] = '11.8'\n" >old/torch/version.py
+printf "__version__ = '2.10.0+cu128'\ncuda: Optional[str] = '12.8'\n" >cuda12/torch/version.py
+printf "__version__ = '2.15.0+cu132'\ncuda: Optional[str] = '13.2'\n" >cuda13/torch/version.py
 
 row() {
   expected_status=$1 words=$2 expected=$3
@@ -73,15 +75,16 @@ row 3 "'with blank/good/bin/b200opt' run -- true" \
   "b200opt: 'WORK/with blank/good/lib/libb200opt.so' cannot be preloaded: LD_PRELOAD has no way to write a blank or a colon in a path\n"
 row 127 "$good run -- no-such-command" "b200opt: cannot run 'no-such-command': No such file or directory\n"
 row 126 "$good run -- ./script" "b200opt: cannot run './script': Permission denied\n"
-row 3 "$good dryrun -- true" \
-  'b200opt: WORK/good/lib/b200opt/vnode/libb200vnode.so: No such file or directory; the virtual node is incomplete\n'
+row 3 "$good dryrun -- cuda13/python3 x" \
+  'b200opt: WORK/good/lib/b200opt/vnode/libb200vnode.so: No such file or directory; the virtual node is incomplete (tools/setup --cuda 13 builds it)\n'
 node=complete/good/bin/b200opt
-row 3 "$node dryrun -- none/python3 x" \
-  'b200opt: dryrun: none/python3 has no torch; the virtual node needs a CUDA 13 build of PyTorch\n'
+row 3 "$node dryrun -- cuda12/python3 x" \
+  'b200opt: WORK/complete/good/lib/b200opt/vnode/cuda12/libcudart.so.12: No such file or directory; the virtual node is incomplete (tools/setup --cuda 12 builds it)\n'
+row 3 "$node dryrun -- none/python3 x" 'b200opt: dryrun: none/python3 has no torch; the virtual node needs a CUDA build of PyTorch\n'
 row 3 "$node dryrun -- cpu/python3 x" \
-  'b200opt: dryrun: torch 2.9.0+cpu of cpu/python3 is a CPU build; the virtual node needs a CUDA 13 build\n'
+  'b200opt: dryrun: torch 2.9.0+cpu of cpu/python3 is a CPU build; the virtual node needs one for CUDA 12 or 13\n'
 row 3 "$node dryrun -- old/python3 x" \
-  'b200opt: dryrun: torch 2.9.0+cu128 of old/python3 is built for CUDA 12.8; the virtual node needs CUDA 13\n'
+  'b200opt: dryrun: torch 2.7.1+cu118 of old/python3 is built for CUDA 11.8; the virtual node needs one for CUDA 12 or 13\n'
 # variables: said, and the job runs
 row 0 "$good run -- true" ''
 row 0 "B200OPT=of $good run -- true" "b200opt: B200OPT: 'of' is not accepted (accepted: on|off); using the default 'on'\n"
