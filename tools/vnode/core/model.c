@@ -222,10 +222,10 @@ static const struct operation *operation_of(const char *name) {
   return operation;
 }
 
-/* Latency grows with the ranks ([xla], 2 to 8 GPUs: to half at two); a ring reaches its bandwidth with many
-   ranks only: 76 % of eight ranks' at two, 95 % at four, as [xla] and [stas] have it. */
+/* A ring's latency grows with the ranks ([xla], 2 to 8 GPUs: to half at two), all-to-all's hardly does. A ring reaches its
+   bandwidth with many ranks only: 76 % of eight ranks' at two, 95 % at four, as [xla] and [stas] have it. */
 static double protocol_us(const struct protocol *row, double wire, int ranks) {
-  double latency = row->alpha_us * (ranks + 6) / 14, n = ranks;
+  double latency = row->alpha_us * (row->algorithm == ALL_TO_ALL ? 1 : (ranks + 6) / 14.0), n = ranks;
   double reached = row->algorithm == NVLS_ALL_REDUCE ? 1 : (1 - 1 / (n * n)) * 64 / 63;
   return latency + us_of(wire, row->busbw_gb_s * reached);
 }
