@@ -356,24 +356,3 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t hand
   memcpy(&token, &handle, sizeof token);
   return DRIVER(cuIpcOpenEventHandle, event, token);
 }
-
-/* Memory of graphs: there are no graphs yet, so they hold nothing. */
-cudaError_t cudaDeviceGetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute, void *value) {
-  if (!value || (unsigned)attribute > cudaGraphMemAttrReservedMemHigh)
-    return vnode_cudart_result(cudaErrorInvalidValue);
-  if (!vnode_is_device(device))
-    return vnode_cudart_result(cudaErrorInvalidDevice);
-  *(uint64_t *)value = 0;
-  return cudaSuccess;
-}
-
-cudaError_t cudaDeviceSetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute, void *value) {
-  bool resets_high = attribute == cudaGraphMemAttrUsedMemHigh || attribute == cudaGraphMemAttrReservedMemHigh;
-  if (!value || !resets_high || *(uint64_t *)value)
-    return vnode_cudart_result(cudaErrorInvalidValue);
-  return vnode_cudart_result(vnode_is_device(device) ? cudaSuccess : cudaErrorInvalidDevice);
-}
-
-cudaError_t cudaDeviceGraphMemTrim(int device) {
-  return vnode_cudart_result(vnode_is_device(device) ? cudaSuccess : cudaErrorInvalidDevice);
-}

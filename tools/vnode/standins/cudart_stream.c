@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runtime API: streams, events, host functions, and the answers about graph capture, which is not there yet. */
+/* Runtime API: streams, events, host functions. */
 #include "cudart.h"
+#include "graph_common.h"
 
 static struct vnode_stream *stream_of(cudaStream_t stream) {
   return (struct vnode_stream *)stream;
@@ -41,6 +42,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (vnode_stream_id(stream_of(stream)) < 0)
     return vnode_cudart_result(cudaErrorInvalidResourceHandle);
+  enum vnode_status status = vnode_capture_check_stream(stream_of(stream));
+  if (status)
+    return vnode_cudart_status(status);
   return vnode_stream_idle(stream_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -74,42 +78,43 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long *id) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
   if (flags & ~(unsigned)cudaEventWaitExternal)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  return vnode_cudart_handle_status(vnode_event_wait(stream_of(stream), event_of(event)));
-}
-
-struct host_call {
-  cudaHostFn_t function;
-  cudaStreamCallback_t callback;
-  cudaStream_t stream;
-  void *data;
-};
-
-static void run_host_call(void *args) {
-  const struct host_call *call = args;
-  if (call->function)
-    call->function(call->data);
-  else
-    call->callback(call->stream, cudaSuccess, call->data);
-}
-
-/* The program's function may wait for anything. */
-static cudaError_t submit_host_call(cudaStream_t stream, const char *name, const struct host_call *call) {
-  const struct vnode_op op = {
-      .name = name, .work = run_host_call, .args = call, .args_bytes = sizeof *call, .flags = VNODE_OP_WAITS};
-  return vnode_cudart_handle_status(vnode_op_submit(stream_of(stream), &op));
+  bool is_node = flags && vnode_stream_id(stream_of(stream)) >= 0 && vnode_stream_is_capturing(stream_of(stream));
+  return vnode_cudart_handle_status(is_node ? vnode_capture_event(stream_of(stream), event_of(event), false)
+                                            : vnode_event_wait(stream_of(stream), event_of(event)));
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
   if (!function)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  return submit_host_call(stream, "host function", &(struct host_call){.function = function, .data = data});
+  const struct vnode_host_call call = {.function = function, .data = data};
+  return vnode_cudart_handle_status(vnode_host_call_submit(stream_of(stream), &call));
 }
 
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned int flags) {
-  if (!callback || flags)
+struct callback {
+  cudaStreamCallback_t function;
+  cudaStream_t stream;
+  void *data;
+};
+
+static void run_callback(void *args) {
+  const struct callback *callback = args;
+  callback->function(callback->stream, cudaSuccess, callback->data);
+}
+
+/* Not for graphs (runtime API reference). The program's function may wait for anything. */
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void *data, unsigned int flags) {
+  if (!function || flags)
     return vnode_cudart_result(cudaErrorInvalidValue);
-  return submit_host_call(stream, "stream callback",
-                          &(struct host_call){.callback = callback, .stream = stream, .data = data});
+  if (vnode_stream_id(stream_of(stream)) < 0)
+    return vnode_cudart_result(cudaErrorInvalidResourceHandle);
+  enum vnode_status status = vnode_capture_refuse(stream_of(stream));
+  const struct callback callback = {.function = function, .stream = stream, .data = data};
+  const struct vnode_op op = {.name = "stream callback",
+                              .work = run_callback,
+                              .args = &callback,
+                              .args_bytes = sizeof callback,
+                              .flags = VNODE_OP_WAITS};
+  return vnode_cudart_status(status ? status : vnode_op_submit(stream_of(stream), &op));
 }
 
 /* ------------------------------------------------------------------------------------------- events */
@@ -135,6 +140,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
   if (flags & ~(unsigned)cudaEventRecordExternal)
     return vnode_cudart_result(cudaErrorInvalidValue);
+  if (flags) /* a node; INVALID_VALUE outside of captures */
+    return vnode_cudart_status(vnode_capture_event(stream_of(stream), event_of(event), true));
   return vnode_cudart_handle_status(vnode_event_record(event_of(event), stream_of(stream)));
 }
 
@@ -145,6 +152,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!vnode_event_is(event_of(event)))
     return vnode_cudart_result(cudaErrorInvalidResourceHandle);
+  enum vnode_status status = vnode_capture_check_event(event_of(event));
+  if (status)
+    return vnode_cudart_status(status);
   return vnode_event_done(event_of(event)) ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -156,72 +166,4 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
   if (!ms)
     return vnode_cudart_result(cudaErrorInvalidValue);
   return vnode_cudart_handle_status(vnode_event_elapsed(event_of(start), event_of(end), ms));
-}
-
-/* ------------------------------------------------------------------------------------------- capture */
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-  static _Thread_local enum cudaStreamCaptureMode own = cudaStreamCaptureModeGlobal;
-  if (!mode || (unsigned)*mode > cudaStreamCaptureModeRelaxed)
-    return vnode_cudart_result(cudaErrorInvalidValue);
-  enum cudaStreamCaptureMode previous = own;
-  own = *mode;
-  *mode = previous;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-  if (!status)
-    return vnode_cudart_result(cudaErrorInvalidValue);
-  if (vnode_stream_id(stream_of(stream)) < 0)
-    return vnode_cudart_result(cudaErrorInvalidResourceHandle);
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-/* Of the outputs only the status is defined for a stream that does not capture; the rest is cleared all the same. */
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                     cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
-                                     const cudaGraphEdgeData **edges, size_t *count) {
-  if (id)
-    *id = 0;
-  if (graph)
-    *graph = NULL;
-  if (dependencies)
-    *dependencies = NULL;
-  if (edges)
-    *edges = NULL;
-  if (count)
-    *count = 0;
-  return cudaStreamIsCapturing(stream, status);
-}
-
-static cudaError_t refuse_capture(void) {
-  vnode_say_once("capture", "CUDA graph capture is not supported by the virtual node; cudaErrorStreamCaptureUnsupported");
-  return vnode_cudart_result(cudaErrorStreamCaptureUnsupported);
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-  (void)stream;
-  (void)mode;
-  return refuse_capture();
-}
-
-cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
-                                          const cudaGraphEdgeData *edges, size_t count, enum cudaStreamCaptureMode mode) {
-  (void)stream;
-  (void)graph;
-  (void)dependencies;
-  (void)edges;
-  (void)count;
-  (void)mode;
-  return refuse_capture();
-}
-
-/* No capture can have begun. */
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-  (void)stream;
-  if (graph)
-    *graph = NULL;
-  return vnode_cudart_result(cudaErrorIllegalState);
 }

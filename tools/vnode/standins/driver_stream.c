@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "graph_common.h"
 
 /* ------------------------------------------------------------------------------------------- streams */
 
@@ -34,6 +35,9 @@ CUresult cuStreamQuery(CUstream stream) {
   VNODE_DRIVER_READY();
   if (vnode_stream_id(vnode_stream_of(stream)) < 0)
     return CUDA_ERROR_INVALID_HANDLE;
+  enum vnode_status status = vnode_capture_check_stream(vnode_stream_of(stream));
+  if (status)
+    return vnode_cuda_status(status);
   return vnode_stream_idle(vnode_stream_of(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -76,61 +80,18 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
   VNODE_DRIVER_READY();
   if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
     return CUDA_ERROR_INVALID_VALUE;
-  return vnode_handle_status(vnode_event_wait(vnode_stream_of(stream), vnode_event_of(event)));
+  struct vnode_stream *on = vnode_stream_of(stream);
+  bool is_node = flags && vnode_stream_id(on) >= 0 && vnode_stream_is_capturing(on);
+  return vnode_handle_status(is_node ? vnode_capture_event(on, vnode_event_of(event), false)
+                                     : vnode_event_wait(on, vnode_event_of(event)));
 }
 
-/* Graph capture is not there yet, so no stream ever captures. */
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-  VNODE_DRIVER_READY();
-  if (!status)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (vnode_stream_id(vnode_stream_of(stream)) < 0)
-    return CUDA_ERROR_INVALID_HANDLE;
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count) {
-  (void)id;
-  (void)graph;
-  (void)dependencies;
-  (void)edges;
-  if (count)
-    *count = 0;
-  return cuStreamIsCapturing(stream, status);
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  static _Thread_local CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  VNODE_DRIVER_READY();
-  if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-    return CUDA_ERROR_INVALID_VALUE;
-  CUstreamCaptureMode previous = own;
-  own = *mode;
-  *mode = previous;
-  return CUDA_SUCCESS;
-}
-
-struct host_call {
-  CUhostFn function;
-  void *data;
-};
-
-static void run_host_call(void *args) {
-  const struct host_call *call = args;
-  call->function(call->data);
-}
-
-/* The program's function may wait for anything. */
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
   VNODE_DRIVER_READY();
   if (!function)
     return CUDA_ERROR_INVALID_VALUE;
-  struct host_call call = {.function = function, .data = data};
-  const struct vnode_op op = {
-      .name = "host function", .work = run_host_call, .args = &call, .args_bytes = sizeof call, .flags = VNODE_OP_WAITS};
-  return vnode_handle_status(vnode_op_submit(vnode_stream_of(stream), &op));
+  const struct vnode_host_call call = {.function = function, .data = data};
+  return vnode_handle_status(vnode_host_call_submit(vnode_stream_of(stream), &call));
 }
 
 /* Values are written and waited for atomically and order what lies around them: they are no accesses that could race. */
@@ -215,6 +176,8 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int fla
   VNODE_DRIVER_READY();
   if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
     return CUDA_ERROR_INVALID_VALUE;
+  if (flags) /* a node; INVALID_VALUE outside of captures */
+    return vnode_cuda_status(vnode_capture_event(vnode_stream_of(stream), vnode_event_of(event), true));
   return vnode_handle_status(vnode_event_record(vnode_event_of(event), vnode_stream_of(stream)));
 }
 
@@ -226,6 +189,9 @@ CUresult cuEventQuery(CUevent event) {
   VNODE_DRIVER_READY();
   if (!vnode_event_is(vnode_event_of(event)))
     return CUDA_ERROR_INVALID_HANDLE;
+  enum vnode_status status = vnode_capture_check_event(vnode_event_of(event));
+  if (status)
+    return vnode_cuda_status(status);
   return vnode_event_done(vnode_event_of(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

@@ -22,7 +22,8 @@ file(CONFIGURE OUTPUT "${driver_names}" CONTENT "${driver_name_text}\n")
 
 set(cudart_sources
   ${runtime_dir}/cudart_device.c ${runtime_dir}/cudart_memory.c ${runtime_dir}/cudart_stream.c
-  ${runtime_dir}/cudart_launch.c ${runtime_dir}/cudart_aten.c ${runtime_dir}/common.c)
+  ${runtime_dir}/cudart_graph.c ${runtime_dir}/cudart_launch.c ${runtime_dir}/cudart_aten.c ${runtime_dir}/common.c
+  ${runtime_dir}/graph_common.c)
 vnode_standin(NAME vnode_cudart SONAME libcudart.so.13 VERSIONED EXPORTS_FROM libcudart.so.13 SOURCES ${cudart_sources})
 if(12 IN_LIST B200_CUDA_MAJORS)
   vnode_standin(NAME vnode_cudart12 SONAME libcudart.so.12 CUDA12 ${runtime_dir}/cuda12_runtime.h VERSIONED
@@ -31,7 +32,7 @@ endif()
 
 vnode_standin(NAME vnode_cuda SONAME libcuda.so.1 EXPORTS_LIST "${driver_names}" IMPORTS "^cu[A-Z]"
   SOURCES ${runtime_dir}/driver.c ${runtime_dir}/driver_memory.c ${runtime_dir}/driver_virtual.c ${runtime_dir}/driver_pool.c
-          ${runtime_dir}/driver_stream.c ${runtime_dir}/common.c)
+          ${runtime_dir}/driver_stream.c ${runtime_dir}/driver_graph.c ${runtime_dir}/common.c ${runtime_dir}/graph_common.c)
 
 # NVML has no list to follow: what is not here is missing, which its users are made for.
 add_library(vnode_nvml SHARED ${runtime_dir}/nvml.c ${runtime_dir}/common.c)
