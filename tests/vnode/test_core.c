@@ -239,92 +239,6 @@ START_TEST(mapped_memory_without_access_faults) {
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------------- streams */
-
-static void append(void *args) {
-  char ***cursor = args;
-  *(**cursor)++ = 'x';
-}
-
-START_TEST(work_runs_before_submit_returns) {
-  struct vnode_stream *stream = NULL;
-  char text[4] = "", *at = text, **cursor = &at;
-  ck_assert_int_eq(vnode_stream_create(1, -3, &stream), VNODE_OK);
-  ck_assert_int_eq(vnode_stream_submit(stream, "append", append, &cursor, sizeof cursor), VNODE_OK);
-  ck_assert_str_eq(text, "x");
-  unsigned flags = 0;
-  int priority = 0, device = -1;
-  ck_assert(vnode_stream_info(stream, &flags, &priority, &device));
-  ck_assert_uint_eq(flags, 1);
-  ck_assert_int_eq(priority, -3);
-  ck_assert_int_eq(device, 0);
-  ck_assert_int_gt(vnode_stream_id(stream), 0);
-  ck_assert_int_eq(vnode_stream_id(NULL), 0);
-  ck_assert_int_eq(vnode_stream_destroy(stream), VNODE_OK);
-  ck_assert_int_eq(vnode_stream_destroy(stream), VNODE_INVALID_VALUE);
-  ck_assert_int_eq(vnode_stream_submit(stream, "append", append, &cursor, sizeof cursor), VNODE_INVALID_VALUE);
-  ck_assert_int_eq(vnode_stream_id(stream), -1);
-}
-END_TEST
-
-struct overlap {
-  int inside, most;
-};
-
-static void enter_and_leave(void *args) {
-  struct overlap *overlap = *(struct overlap **)args;
-  int now = __atomic_add_fetch(&overlap->inside, 1, __ATOMIC_SEQ_CST);
-  if (now > overlap->most)
-    overlap->most = now;
-  usleep(100);
-  __atomic_sub_fetch(&overlap->inside, 1, __ATOMIC_SEQ_CST);
-}
-
-struct submitter {
-  struct vnode_stream *stream;
-  struct overlap *overlap;
-};
-
-static void *submit_many(void *args) {
-  const struct submitter *submitter = args;
-  for (int i = 0; i < 50; i++)
-    vnode_stream_submit(submitter->stream, "overlap", enter_and_leave, &submitter->overlap, sizeof submitter->overlap);
-  return NULL;
-}
-
-START_TEST(work_of_one_stream_never_overlaps) {
-  struct overlap overlap = {0};
-  struct submitter submitter = {.overlap = &overlap};
-  ck_assert_int_eq(vnode_stream_create(0, 0, &submitter.stream), VNODE_OK);
-  pthread_t threads[4];
-  for (int i = 0; i < 4; i++)
-    pthread_create(&threads[i], NULL, submit_many, &submitter);
-  for (int i = 0; i < 4; i++)
-    pthread_join(threads[i], NULL);
-  ck_assert_int_eq(overlap.most, 1);
-}
-END_TEST
-
-START_TEST(events_measure_and_are_checked) {
-  struct vnode_event *one = NULL, *two = NULL, *untimed = NULL;
-  float ms = -1;
-  ck_assert_int_eq(vnode_event_create(0, &one), VNODE_OK);
-  ck_assert_int_eq(vnode_event_create(0, &two), VNODE_OK);
-  ck_assert_int_eq(vnode_event_create(2, &untimed), VNODE_OK);
-  ck_assert_int_eq(vnode_event_record(one, NULL), VNODE_OK);
-  ck_assert_int_eq(vnode_event_elapsed(one, two, &ms), VNODE_INVALID_VALUE);
-  usleep(2000);
-  ck_assert_int_eq(vnode_event_record(two, NULL), VNODE_OK);
-  ck_assert_int_eq(vnode_event_record(untimed, NULL), VNODE_OK);
-  ck_assert_int_eq(vnode_event_elapsed(one, two, &ms), VNODE_OK);
-  ck_assert_float_ge(ms, 2.0f);
-  ck_assert_int_eq(vnode_event_elapsed(one, untimed, &ms), VNODE_INVALID_VALUE);
-  ck_assert_int_eq(vnode_event_destroy(one), VNODE_OK);
-  ck_assert_int_eq(vnode_event_destroy(one), VNODE_INVALID_VALUE);
-  ck_assert_int_eq(vnode_event_record(one, NULL), VNODE_INVALID_VALUE);
-}
-END_TEST
-
 /* ------------------------------------------------------------------------------------------- ways to stop, ledger */
 
 static void trap(void *name) {
@@ -411,9 +325,6 @@ int main(void) {
                                 forked_child_is_refused_and_parent_unharmed,
                                 physical_memory_can_be_mapped_twice_and_lives_by_references,
                                 mapped_memory_without_access_faults,
-                                work_runs_before_submit_returns,
-                                work_of_one_stream_never_overlaps,
-                                events_measure_and_are_checked,
                                 trap_and_kernel_end_the_process_with_the_name,
                                 ledger_is_written_at_exit};
   return run_tests("core", tests, sizeof tests / sizeof *tests);
