@@ -75,6 +75,9 @@ struct vnode_config {
   const char *aten_dir;   /* B200OPT_VNODE_ATEN_DIR: folder of the ATen layers; NULL: beside the core library */
   enum vnode_order order; /* B200OPT_VNODE_ORDER */
   uint64_t seed;          /* B200OPT_VNODE_SEED, of the adversarial order */
+  bool kernels_skipped;   /* B200OPT_VNODE_KERNELS=skip: nothing is computed by kernels, the ATen layer is not loaded */
+  const char *fault;      /* B200OPT_VNODE_FAULT, see fault.c; NULL: none */
+  const char *trace;      /* B200OPT_VNODE_TRACE, see trace.c; NULL: none */
   int rank;               /* RANK, or -1 */
   int world;              /* WORLD_SIZE, or -1 */
 };
@@ -91,6 +94,9 @@ VNODE_API __attribute__((noreturn)) void vnode_trap(const char *function);
    B200OPT_VNODE_UNHANDLED=warn said once per kernel, counted, and the launch does nothing. */
 VNODE_API void vnode_unhandled_kernel(const char *kernel);
 VNODE_API uint64_t vnode_unhandled_count(void);
+
+/* The same for a launch with B200OPT_VNODE_KERNELS=skip, which does nothing: counted, and said once for all of them. */
+VNODE_API void vnode_skipped_kernel(void);
 
 /* One line on stderr, "b200vnode: …"; at most once per distinct `key`. */
 VNODE_API void vnode_say_once(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));

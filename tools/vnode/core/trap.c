@@ -76,6 +76,11 @@ void vnode_unhandled_kernel(const char *kernel) {
   vnode_say_once(kernel, "kernel without a CPU implementation skipped, numbers are wrong from here: %s", kernel);
 }
 
+void vnode_skipped_kernel(void) {
+  atomic_fetch_add_explicit(&unhandled_count, 1, memory_order_relaxed);
+  vnode_say_once("skipped kernels", "B200OPT_VNODE_KERNELS=skip: kernels compute nothing, all results are without meaning");
+}
+
 uint64_t vnode_unhandled_count(void) {
   return atomic_load_explicit(&unhandled_count, memory_order_relaxed);
 }

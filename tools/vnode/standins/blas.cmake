@@ -6,8 +6,10 @@ foreach(file gemm host_blas number)
   set_source_files_properties(standins/${file}.c PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O3>")
 endforeach()
 
-set(vnode_cublas_sources standins/cublas.c standins/cublas_gemm.c standins/cublas_vector.c ${vnode_blas_common})
-set(vnode_cublaslt_sources standins/cublaslt.c standins/lt_objects.c standins/lt_rules.c ${vnode_blas_common})
+set(vnode_cublas_sources standins/cublas.c standins/cublas_gemm.c standins/cublas_vector.c standins/cublas_trace.c
+                         ${vnode_blas_common})
+set(vnode_cublaslt_sources standins/cublaslt.c standins/lt_objects.c standins/lt_rules.c standins/cublaslt_trace.c
+                           ${vnode_blas_common})
 set(vnode_cuda12 "${CMAKE_CURRENT_LIST_DIR}/cuda12_blas.h")
 
 vnode_standin(NAME vnode_cublas SONAME libcublas.so.13 VERSIONED EXPORTS_FROM libcublas.so.13 SOURCES ${vnode_cublas_sources})

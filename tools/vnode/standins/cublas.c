@@ -77,6 +77,7 @@ VNODE_API cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *work
   if ((uintptr_t)workspace % VNODE_CUBLAS_WORKSPACE_ALIGN != 0 || (!workspace && bytes > 0))
     return CUBLAS_STATUS_INVALID_VALUE;
   handle->workspace_set = true;
+  handle->workspace_bytes = bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
 

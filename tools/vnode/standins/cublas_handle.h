@@ -23,6 +23,7 @@ struct cublasContext {
   cublasAtomicsMode_t atomics_mode;
   int sm_count_target;
   bool workspace_set;           /* by the application, since the last cublasSetStream */
+  size_t workspace_bytes;       /* of the one that was set last */
   unsigned long long workspace; /* our own: CUdeviceptr, 0 before the first use */
   cublasEmulationStrategy_t emulation_strategy;
   cudaEmulationSpecialValuesSupport special_values;

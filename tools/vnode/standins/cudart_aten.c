@@ -64,7 +64,7 @@ static void load(void *torch) {
 }
 
 void vnode_cudart_load_aten(void) {
-  if (atomic_load_explicit(&done, memory_order_acquire) || loading || !vnode_usable())
+  if (atomic_load_explicit(&done, memory_order_acquire) || loading || !vnode_usable() || vnode_config()->kernels_skipped)
     return;
   void *torch = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
   if (!torch)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cudart.h"
+#include "hook.h"
 
 /* ------------------------------------------------------------------------------------------- errors */
 
@@ -18,14 +19,20 @@ cudaError_t vnode_cudart_result(cudaError_t result) {
   return result;
 }
 
+int vnode_standin_failed(int status) {
+  return vnode_cudart_result((cudaError_t)status);
+}
+
+/* An error that has ended the context is not reset. */
 cudaError_t cudaGetLastError(void) {
-  cudaError_t error = last_error;
+  cudaError_t error = cudaPeekAtLastError();
   last_error = cudaSuccess;
   return error;
 }
 
 cudaError_t cudaPeekAtLastError(void) {
-  return last_error;
+  int sticky = vnode_sticky_error();
+  return sticky ? (cudaError_t)sticky : last_error;
 }
 
 const char *cudaGetErrorName(cudaError_t error) {

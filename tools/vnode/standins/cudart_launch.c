@@ -6,10 +6,12 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cudart.h"
+#include "hook.h"
 
 /* Called by compiled host code; crt/host_runtime.h, which declares them, is for nvcc only. */
 void **__cudaRegisterFatBinary(void *image);
@@ -196,10 +198,28 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, cudaStream_t 
   size_t threads = (size_t)block.x * block.y * block.z;
   if (!grid.x || !grid.y || !grid.z || !threads || threads > 1024)
     return vnode_cudart_result(cudaErrorInvalidConfiguration);
+  if (vnode_config()->kernels_skipped) {
+    vnode_skipped_kernel();
+    return cudaSuccess;
+  }
   char *readable = demangle(name);
   vnode_unhandled_kernel(readable ? readable : name);
   free(readable);
   return cudaSuccess;
+}
+
+/* For the trace: the mangled name, which alone tells kernels apart; and what a launch by configuration has in there. */
+void vnode_standin_describe(const char *function, const struct vnode_call *call, char *text, size_t text_bytes) {
+  bool configured = !strcmp(function, "cudaLaunchKernelExC");
+  const cudaLaunchConfig_t *config = configured ? vnode_call_pointer(call, 0) : NULL;
+  const char *name = name_of(vnode_call_pointer(call, configured));
+  size_t used = 0;
+  if (config)
+    used = (size_t)snprintf(text, text_bytes, "s=%d grid=%u,%u,%u block=%u,%u,%u smem=%zu ",
+                            vnode_stream_id((struct vnode_stream *)config->stream), config->gridDim.x, config->gridDim.y,
+                            config->gridDim.z, config->blockDim.x, config->blockDim.y, config->blockDim.z,
+                            config->dynamicSmemBytes);
+  snprintf(text + used, text_bytes - used, "%s", name ? name : "unknown");
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {

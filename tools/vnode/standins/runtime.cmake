@@ -35,12 +35,5 @@ vnode_standin(NAME vnode_cuda SONAME libcuda.so.1 EXPORTS_LIST "${driver_names}"
           ${runtime_dir}/driver_stream.c ${runtime_dir}/driver_graph.c ${runtime_dir}/common.c ${runtime_dir}/graph_common.c)
 
 # NVML has no list to follow: what is not here is missing, which its users are made for.
-add_library(vnode_nvml SHARED ${runtime_dir}/nvml.c ${runtime_dir}/common.c)
-set_target_properties(vnode_nvml PROPERTIES
-  PREFIX "" SUFFIX "" OUTPUT_NAME libnvidia-ml.so.1 NO_SONAME ON C_VISIBILITY_PRESET default
-  LIBRARY_OUTPUT_DIRECTORY "${VNODE_OUTPUT}" BUILD_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN"
-  LINK_DEPENDS ${runtime_dir}/nvml.map)
-target_include_directories(vnode_nvml SYSTEM PRIVATE ${B200_WHEEL_INCLUDE})
-target_link_libraries(vnode_nvml PRIVATE b200_flags b200vnode)
-target_link_options(vnode_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1 "-Wl,--version-script=${runtime_dir}/nvml.map"
-                    ${VNODE_LINK_OPTIONS})
+vnode_standin(NAME vnode_nvml SONAME libnvidia-ml.so.1 EXPORTS_DEFINED "^nvml"
+  SOURCES ${runtime_dir}/nvml.c ${runtime_dir}/common.c)
