@@ -214,6 +214,8 @@ enum vnode_op_flags {
   VNODE_OP_COPY = 2,  /* what its node in a graph is; none of them: a kernel */
   VNODE_OP_FILL = 4,
   VNODE_OP_HOST = 8,
+  VNODE_OP_ALLOC = 16, /* what it writes is new memory from here on */
+  VNODE_OP_FREE = 32,  /* what it writes is no memory any more: using it behind this point is a mistake */
 };
 
 struct vnode_op {

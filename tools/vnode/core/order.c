@@ -169,16 +169,19 @@ static size_t extent(const struct vnode_access *access) {
   return access->rows > 1 ? (access->rows - 1) * access->pitch + access->row_bytes : access->row_bytes;
 }
 
-/* Does a task that is not complete touch the range? `writes`: by writing. */
+/* Does a task that is not complete touch the range? `writes`: by writing. What the program's functions do is not known. */
 static bool is_touched(const struct vnode_access *range, bool writes) {
   for (struct vnode_stream *stream = vnode_stream_next(NULL); stream; stream = vnode_stream_next(stream))
-    for (const struct vnode_task *task = stream->head; task; task = task->next)
+    for (const struct vnode_task *task = stream->head; task; task = task->next) {
+      if (task->op.flags & VNODE_OP_HOST)
+        return true;
       for (size_t i = 0; i < task->op.access_count; i++) {
         const struct vnode_access *access = &task->op.accesses[i];
         if ((access->write || !writes) && (const char *)access->at < (const char *)range->at + extent(range) &&
             (const char *)range->at < (const char *)access->at + extent(access))
           return true;
       }
+    }
   return false;
 }
 
@@ -464,8 +467,13 @@ static void add_ordered(struct vnode_task *task) {
 static void check_accesses(const struct vnode_stream *stream, const struct vnode_task *task) {
   if (!stream->clock || !task->op.access_count)
     return;
-  const struct vnode_race_op op = {
-      .name = task->op.name, .lane = stream->lane, .epoch = stream->epoch, .clock = stream->clock};
+  for (size_t i = 0; task->op.flags & VNODE_OP_ALLOC && i < task->op.access_count; i++)
+    vnode_race_fresh(task->op.accesses[i].at, extent(&task->op.accesses[i]));
+  const struct vnode_race_op op = {.name = task->op.name,
+                                   .lane = stream->lane,
+                                   .epoch = stream->epoch,
+                                   .clock = stream->clock,
+                                   .frees = task->op.flags & VNODE_OP_FREE};
   vnode_race_access(&op, task->op.accesses, task->op.access_count);
 }
 
@@ -566,9 +574,10 @@ void vnode_late_forget_event(struct vnode_event *event) {
   pthread_mutex_unlock(&lock);
 }
 
+/* The host knows of its end, too: what comes next in its lane counts as ordered behind it. */
 bool vnode_late_is_drained(struct vnode_stream *stream) {
   pthread_mutex_lock(&lock);
-  bool drained = !stream->head;
+  bool drained = !stream->head && host_clock.at[stream->lane] >= stream->epoch;
   pthread_mutex_unlock(&lock);
   return drained;
 }

@@ -34,7 +34,7 @@ struct touch {
 
 struct segment {
   uintptr_t start, end;
-  struct touch write; /* the last; of freed memory, in `name`, the function that freed it */
+  struct touch write; /* the last; of freed memory, in `name`, what freed it */
   union {
     struct touch near[NEAR_READS];
     struct touch *far;
@@ -339,9 +339,9 @@ static uintptr_t check(const struct vnode_race_op *op, struct segment *segment, 
     if (segment->freed)
       return segment->start;
     uintptr_t from = segment->start > start ? segment->start : start, to = segment->end < end ? segment->end : end;
-    check_write(op, segment, write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, from, to);
+    check_write(op, segment, op->frees ? FREED_IN_USE : write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, from, to);
     if (write)
-      check_reads(op, segment, WRITE_AFTER_READ, from, to);
+      check_reads(op, segment, op->frees ? FREED_IN_USE : WRITE_AFTER_READ, from, to);
   }
   return end;
 }
@@ -391,7 +391,7 @@ static void note_range(const struct vnode_race_op *op, uintptr_t start, uintptr_
       stop = segment->end < end ? segment->end : end;
       find(USE_AFTER_FREE, &segment->write, start, stop);
     } else if (write) {
-      replace(&at, start, stop, &own, false);
+      replace(&at, start, stop, &own, op->frees);
     } else {
       note_reads(op, &at, start, stop);
     }

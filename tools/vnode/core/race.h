@@ -35,6 +35,7 @@ struct vnode_race_op {
   int lane;
   uint32_t epoch;
   const struct vnode_race_clock *clock; /* what is ordered before the operation, its lane's predecessors included */
+  bool frees;                           /* what it writes is no memory afterwards, as after vnode_race_release */
 };
 
 void vnode_race_access(const struct vnode_race_op *op, const struct vnode_access *accesses, size_t count);

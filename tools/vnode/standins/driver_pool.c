@@ -158,12 +158,16 @@ struct range {
 };
 
 /* The block comes into use, or goes out of it, at this point of the stream. */
-static enum vnode_status submit(struct vnode_stream *stream, const char *name, vnode_work work, const struct range *range) {
+static enum vnode_status submit(struct vnode_stream *stream, const char *name, vnode_work work, enum vnode_op_flags flags,
+                                const struct range *range) {
   struct vnode_access whole = {.at = range->base, .row_bytes = range->bytes, .rows = 1, .write = true};
-  return vnode_op_submit(
-      stream,
-      &(struct vnode_op){
-          .name = name, .work = work, .args = range, .args_bytes = sizeof *range, .accesses = &whole, .access_count = 1});
+  return vnode_op_submit(stream, &(struct vnode_op){.name = name,
+                                                    .work = work,
+                                                    .args = range,
+                                                    .args_bytes = sizeof *range,
+                                                    .accesses = &whole,
+                                                    .access_count = 1,
+                                                    .flags = flags});
 }
 
 static void run_free(void *args) {
@@ -197,7 +201,7 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, struct pool *(*find)(co
     return vnode_cuda_status(status);
   status = block->freed ? vnode_event_wait(stream, block->freed) : VNODE_OK;
   if (!status)
-    status = submit(stream, "cuMemAllocAsync", NULL, &(struct range){block->base, rounded});
+    status = submit(stream, "cuMemAllocAsync", NULL, VNODE_OP_ALLOC, &(struct range){block->base, rounded});
   pthread_mutex_lock(&lock);
   block->state = BLOCK_USED;
   pthread_mutex_unlock(&lock);
@@ -261,7 +265,7 @@ enum vnode_status vnode_pool_free(void *base, struct vnode_stream *stream) {
   vnode_after_synchronize(after_synchronization);
   enum vnode_status status = block->freed ? VNODE_OK : vnode_event_create(CU_EVENT_DISABLE_TIMING, &block->freed);
   if (!status)
-    status = submit(stream, "cuMemFreeAsync", run_free, &(struct range){base, block->bytes});
+    status = submit(stream, "cuMemFreeAsync", run_free, VNODE_OP_FREE, &(struct range){base, block->bytes});
   if (!status)
     status = vnode_event_record(block->freed, stream);
   pthread_mutex_lock(&lock);
