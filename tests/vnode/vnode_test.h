@@ -51,7 +51,7 @@ __attribute__((unused)) static int in_child_with_stderr(void (*body)(void *), vo
   return status;
 }
 
-static int run_tests(const char *name, const TTest *const *tests, size_t count) {
+__attribute__((unused)) static int run_tests(const char *name, const TTest *const *tests, size_t count) {
   Suite *suite = suite_create(name);
   TCase *cases = tcase_create(name);
   tcase_add_checked_fixture(cases, own_session, NULL);

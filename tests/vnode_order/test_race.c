@@ -184,6 +184,7 @@ END_TEST
   X(reads_do_not_race_with_reads)                                                                                           \
   X(an_operation_does_not_race_with_itself)                                                                                 \
   X(streams_that_share_the_last_lane_do_not_race)                                                                           \
-  X(rows_are_exact) X(too_many_rows_are_left_out_and_counted) X(a_pair_is_said_once_and_counted_always)                     \
-      X(a_flood_of_pairs_ends) X(equal_neighbours_are_one)
+  X(rows_are_exact)                                                                                                         \
+  X(too_many_rows_are_left_out_and_counted)                                                                                 \
+  X(a_pair_is_said_once_and_counted_always) X(a_flood_of_pairs_ends) X(equal_neighbours_are_one)
 UNIT_MAIN("race", CASES)
