@@ -264,7 +264,7 @@ enum vnode_status vnode_range_unmap(void *at, size_t bytes) {
   vnode_table_lock();
   bool is_mapped = bytes && is_whole_mappings(at, bytes);
   vnode_table_unlock();
-  if (is_mapped)
+  if (is_mapped && vnode_owner_hint() != VNODE_OWNER_NCCL) /* NCCL waits itself, and must not wait for other communicators */
     vnode_engine_release(at, bytes, "cuMemUnmap", false);
   vnode_table_lock();
   if (bytes && is_whole_mappings(at, bytes)) {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model.h"
 #include "nccl_internal.h"
 
 /* Up to here every rank reduces everything itself: a second barrier costs more. */
@@ -26,6 +27,7 @@ struct step {
   unsigned parity;
   bool shared_work; /* reduce in shares */
   uint64_t scalars[RANKS_MAX];
+  int64_t ready_ns;  /* of the last rank */
   ncclResult_t code; /* of a drain that waits */
 };
 
@@ -187,6 +189,60 @@ uint64_t operation_ledger_bytes(const struct operation *operation) {
   return kinds[operation->kind].times_ranks ? bytes * (uint64_t)operation->comm->nranks : bytes;
 }
 
+int64_t operation_duration_ns(const struct operation *operation) {
+  return vnode_model_collective_ns(operation_name(operation->kind), operation->comm->nranks,
+                                   operation_ledger_bytes(operation));
+}
+
+/* Which buffers hold something on this rank, and how many times `count` elements. */
+struct buffers {
+  size_t send, recv;
+};
+
+static struct buffers buffers_of(const struct operation *operation) {
+  size_t n = (size_t)operation->comm->nranks, root = operation->comm->rank == operation->root;
+  switch (operation->kind) {
+  case OP_ALL_REDUCE:
+    return (struct buffers){1, 1};
+  case OP_ALL_GATHER:
+    return (struct buffers){1, n};
+  case OP_REDUCE_SCATTER:
+    return (struct buffers){n, 1};
+  case OP_BROADCAST:
+    return (struct buffers){root, root && operation->send == operation->recv ? 0 : 1};
+  case OP_REDUCE:
+    return (struct buffers){1, root};
+  case OP_ALL_TO_ALL:
+    return (struct buffers){n, n};
+  case OP_GATHER:
+    return (struct buffers){1, root * n};
+  case OP_SCATTER:
+    return (struct buffers){root * n, 1};
+  case OP_SEND:
+    return (struct buffers){1, 0};
+  default:
+    return (struct buffers){0, 1};
+  }
+}
+
+static size_t add_access(struct vnode_access *to, const void *at, size_t bytes, bool write) {
+  if (!bytes || !vnode_memory_query(at, NULL))
+    return 0;
+  *to = (struct vnode_access){.at = at, .row_bytes = bytes, .rows = 1, .write = write};
+  return 1;
+}
+
+size_t operation_accesses(const struct operation *operation, struct vnode_access accesses[OPERATION_ACCESSES]) {
+  struct buffers buffers = buffers_of(operation);
+  size_t bytes = operation->count * reduce_type_bytes(operation->type);
+  size_t count = add_access(accesses, operation->send, buffers.send * bytes, false);
+  count += add_access(accesses + count, operation->recv, buffers.recv * bytes, true);
+  if (operation->user.live && operation->user.in_device_memory)
+    count += add_access(accesses + count, (const void *)(uintptr_t)operation->user.scalar,
+                        reduce_type_bytes(operation->user.type), false);
+  return count;
+}
+
 /* ---------------------------------------------------------------------------------------------------- agreement */
 
 static void state_facts(struct step *step) {
@@ -196,7 +252,8 @@ static void state_facts(struct step *step) {
                              .root = (uint32_t)operation->root,
                              .bytes = step->total,
                              .type = reduces ? operation->type : 0,
-                             .op = reduces ? (operation->user.live ? ncclNumOps : operation->op) : 0};
+                             .op = reduces ? (operation->user.live ? ncclNumOps : operation->op) : 0,
+                             .ready_ns = vnode_op_ready_ns()};
   if (operation->user.in_device_memory)
     memcpy(&facts.scalar, (const void *)(uintptr_t)operation->user.scalar, reduce_type_bytes(operation->user.type));
   else
@@ -214,6 +271,8 @@ static ncclResult_t compare_facts(struct step *step) {
   for (int r = 0; r < comm->nranks; r++) {
     const struct call_facts *other = &comm->shared->rank[r].call[step->parity];
     step->scalars[r] = other->scalar;
+    if (other->ready_ns > step->ready_ns)
+      step->ready_ns = other->ready_ns;
     if (same_facts(own, other))
       continue;
     return comm_set_async(
@@ -247,19 +306,22 @@ static ncclResult_t run_step(struct step *step, const struct kind_row *row) {
 ncclResult_t collective_run(const struct operation *operation) {
   const struct kind_row *row = &kinds[operation->kind];
   struct ncclComm *comm = operation->comm;
-  struct step step = {.operation = operation, .comm = comm, .total = operation->count * reduce_type_bytes(operation->type)};
+  struct step step = {.operation = operation,
+                      .comm = comm,
+                      .ready_ns = vnode_op_ready_ns(),
+                      .total = operation->count * reduce_type_bytes(operation->type)};
   size_t limit = row->parts ? SLOT_BYTES / (size_t)comm->nranks / 64 * 64 : SLOT_BYTES;
   if (operation->kind == OP_ALL_REDUCE || operation->kind == OP_REDUCE)
     step.shared_work = comm->nranks > 1 && step.total > SMALL_REDUCE_BYTES;
   step.part_max = limit;
+  pthread_mutex_lock(&comm->turn);
   ncclResult_t code = comm_interrupted(comm); /* before this rank counts as arrived */
-  if (code != ncclSuccess)
-    return code;
-  for (step.offset = 0; step.offset < step.total; step.offset += limit) {
+  for (step.offset = 0; step.offset < step.total && code == ncclSuccess; step.offset += limit) {
     step.bytes = step.total - step.offset < limit ? step.total - step.offset : limit;
     code = run_step(&step, row);
-    if (code != ncclSuccess)
-      return code;
   }
-  return ncclSuccess;
+  pthread_mutex_unlock(&comm->turn);
+  if (code == ncclSuccess)
+    vnode_op_set_span(step.ready_ns, step.ready_ns + operation_duration_ns(operation));
+  return code;
 }

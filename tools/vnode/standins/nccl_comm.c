@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "core.h"
 #include "nccl_internal.h"
 
 struct registration {
@@ -53,17 +52,88 @@ static ncclResult_t check_config(const ncclConfig_t *config, const char *functio
 
 /* -------------------------------------------------------------------------------------------------------- making */
 
-static void comm_free(struct ncclComm *comm) {
+/* What the node has of it. The rest lives as long as an operation refers to it. */
+static void comm_close(struct ncclComm *comm) {
   segment_detach(comm);
   memory_free_all(&comm->blocks);
+}
+
+static void comm_free(struct ncclComm *comm) {
+  struct vnode_event *events[] = {comm->chain.done, comm->captured.done, comm->joint};
+  comm_close(comm);
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+    if (events[i])
+      vnode_event_destroy(events[i]);
   while (comm->registrations) {
     struct registration *next = comm->registrations->next;
     free(comm->registrations);
     comm->registrations = next;
   }
   free(comm->ops);
+  pthread_mutex_destroy(&comm->turn);
   comm->magic = 0;
   free(comm);
+}
+
+/* Destroyed ones that a graph held until now. They are closed by the next call into this library: the node drops operations
+   wherever it is just working. */
+static struct ncclComm *retired;
+static pthread_mutex_t retired_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void retire(struct ncclComm *comm) {
+  pthread_mutex_lock(&retired_lock);
+  comm->next_retired = retired;
+  retired = comm;
+  pthread_mutex_unlock(&retired_lock);
+}
+
+static void free_retired(void) {
+  pthread_mutex_lock(&retired_lock);
+  struct ncclComm *comm = retired;
+  retired = NULL;
+  pthread_mutex_unlock(&retired_lock);
+  while (comm) {
+    struct ncclComm *next = comm->next_retired;
+    comm_free(comm);
+    comm = next;
+  }
+}
+
+void comm_enter(struct ncclComm *comm) {
+  atomic_fetch_add(&comm->references, 1);
+}
+
+void comm_leave(struct ncclComm *comm) {
+  if (atomic_fetch_sub(&comm->references, 1) == 1)
+    comm_free(comm);
+}
+
+static void note_stream(struct ncclComm *comm, struct vnode_stream *stream) {
+  for (unsigned i = 0; i < comm->stream_count; i++)
+    if (i == COMM_STREAMS_MAX || comm->streams[i] == stream)
+      return;
+  if (comm->stream_count < COMM_STREAMS_MAX)
+    comm->streams[comm->stream_count] = stream;
+  comm->stream_count++;
+}
+
+void comm_hold(struct ncclComm *comm, struct vnode_stream *stream, bool captured) {
+  atomic_fetch_add(&comm->references, 1);
+  if (captured)
+    return;
+  atomic_fetch_add(&comm->pending, 1);
+  note_stream(comm, stream);
+}
+
+void comm_drop(struct ncclComm *comm, bool captured) {
+  if (!captured)
+    atomic_fetch_sub(&comm->pending, 1);
+  if (atomic_fetch_sub(&comm->references, 1) != 1)
+    return;
+  if (comm->shared)
+    retire(comm);
+  else
+    comm_free(comm);
 }
 
 static ncclResult_t make_by_id(const struct init_job *job, const ncclUniqueId *id, int nranks, int rank) {
@@ -72,6 +142,8 @@ static ncclResult_t make_by_id(const struct init_job *job, const ncclUniqueId *i
     return nccl_fail(ncclSystemError, "out of memory");
   comm->magic = COMM_MAGIC;
   comm->device = job->device;
+  comm->references = 1;
+  pthread_mutex_init(&comm->turn, NULL);
   ncclResult_t code = vnode_device_touch(job->device) == VNODE_OK
                           ? segment_attach(comm, id, nranks, rank)
                           : nccl_fail(ncclUnhandledCudaError, "device %d cannot be used", job->device);
@@ -209,6 +281,7 @@ static ncclResult_t make_grow(const struct init_job *job) {
 }
 
 ncclResult_t comm_make(const struct init_job *job) {
+  free_retired();
   switch (job->kind) {
   case INIT_SPLIT:
     return make_split(job);
@@ -349,27 +422,52 @@ ncclResult_t pncclCommGrow(ncclComm_t parent, int nranks, const ncclUniqueId *id
   return group_submit_init(&job);
 }
 
-/* Operations run before their call returns, so there is nothing to flush. */
-ncclResult_t pncclCommFinalize(ncclComm_t comm) {
-  return comm_check(comm, "ncclCommFinalize");
+static void pause_briefly(void) {
+  nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-ncclResult_t pncclCommDestroy(ncclComm_t comm) {
-  if (!comm)
-    return ncclSuccess;
-  ncclResult_t code = comm_check(comm, "ncclCommDestroy");
+/* Waits for all operations outside of graphs. */
+static void flush(struct ncclComm *comm) {
+  int device = vnode_device_current();
+  vnode_device_set(comm->device); /* where the default stream is meant */
+  if (comm->stream_count > COMM_STREAMS_MAX)
+    vnode_device_synchronize(comm->device);
+  for (unsigned i = 0; i < comm->stream_count && i < COMM_STREAMS_MAX; i++)
+    if (!vnode_stream_is_capturing(comm->streams[i]))
+      vnode_stream_synchronize(comm->streams[i]);
+  comm->stream_count = 0;
+  while (atomic_load(&comm->pending)) /* on a stream that was destroyed */
+    pause_briefly();
+  vnode_device_set(device);
+}
+
+ncclResult_t pncclCommFinalize(ncclComm_t comm) {
+  ncclResult_t code = comm_check(comm, "ncclCommFinalize");
   if (code == ncclSuccess)
-    comm_free(comm);
+    flush(comm);
   return code;
 }
 
-/* Stops this rank's waits, tells the others, and returns when no thread is inside any more. */
+ncclResult_t pncclCommDestroy(ncclComm_t comm) {
+  free_retired();
+  if (!comm)
+    return ncclSuccess;
+  ncclResult_t code = comm_check(comm, "ncclCommDestroy");
+  if (code != ncclSuccess)
+    return code;
+  flush(comm);
+  comm->magic = 0;
+  comm_leave(comm);
+  return ncclSuccess;
+}
+
+/* Stops this rank's waits, tells the others, and returns when no operation runs any more. Those that are still to run then
+   do nothing. */
 static void interrupt_users(struct ncclComm *comm) {
-  struct timespec pause = {.tv_nsec = 200000};
   atomic_store(&comm->abort, true);
   comm_break(comm, BREAK_ABORTED, comm->rank);
-  while (atomic_load(&comm->users))
-    nanosleep(&pause, NULL);
+  while (atomic_load(&comm->running))
+    pause_briefly();
 }
 
 ncclResult_t pncclCommAbort(ncclComm_t comm) {
@@ -379,7 +477,9 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
   if (code != ncclSuccess)
     return code;
   interrupt_users(comm);
-  comm_free(comm);
+  comm->magic = 0;
+  comm_close(comm);
+  comm_leave(comm);
   return ncclSuccess;
 }
 
@@ -479,7 +579,12 @@ ncclResult_t pncclMemAlloc(void **out, size_t bytes) {
 }
 
 ncclResult_t pncclMemFree(void *base) {
-  return base ? memory_free(&user_blocks, base) : ncclSuccess;
+  struct vnode_memory_info info;
+  if (!base)
+    return ncclSuccess;
+  if (vnode_memory_query(base, &info))
+    vnode_device_synchronize(info.device);
+  return memory_free(&user_blocks, base);
 }
 
 /* Registration changes how NCCL moves data, not what arrives: kept as bookkeeping, so that wrong handles are errors. */

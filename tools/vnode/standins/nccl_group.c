@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups, per thread. What is submitted between the outermost ncclGroupStart and ncclGroupEnd runs at the end: first the
- * communicators to be made, then collectives, communicator by communicator in the order of their nonces (the same on every
- * rank, so ranks that issue them in different orders cannot block each other), then all point-to-point messages together.
+ * Groups, per thread. What is submitted between the outermost ncclGroupStart and ncclGroupEnd happens at the end: first the
+ * communicators are made, then go into the stream collectives, communicator by communicator in the order of their nonces
+ * (the same on every rank, so ranks that issue them in different orders cannot block each other), then all point-to-point
+ * messages as one operation. With several streams the whole group runs on the first and joins all of them, as NCCL documents
+ * it.
  *
- * A thread that drives several ranks of one communicator in a group gets a helper thread per rank: each of them has to wait
- * for the others.
+ * Operations of one communicator run in the order of their calls, on whatever streams: each waits for the one before.
+ *
+ * A thread that drives several ranks of one communicator gets a helper thread per rank where each of them has to wait for
+ * the others: to make communicators, and in eager order to run operations.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "graph.h"
 #include "nccl_internal.h"
+
+#define VNODE_EVENT_DISABLE_TIMING 2u /* cudaEventDisableTiming */
 
 static _Thread_local struct {
   int depth;
@@ -23,168 +29,216 @@ static _Thread_local struct {
   size_t job_count, job_room;
 } group;
 
-/* --------------------------------------------------------------------------------------------------------- running */
-
-static ncclResult_t submit_code(enum vnode_status status, struct ncclComm *comm) {
-  if (status == VNODE_OK)
-    return (ncclResult_t)atomic_load(&comm->async);
-  return nccl_fail(ncclUnhandledCudaError, status == VNODE_NOT_INITIALIZED
-                                               ? "CUDA does not work in a forked child of a process that has used it"
-                                               : "the stream refused the operation");
-}
-
-static void collective_work(void *args) {
-  const struct operation *operation = args;
-  ncclResult_t code = collective_run(operation);
-  if (code != ncclSuccess)
-    comm_set_async(operation->comm, code);
-}
-
-struct batch {
-  struct operation *operations; /* owned by the work */
-  size_t count;
-};
-
-static void p2p_work(void *args) {
-  const struct batch *batch = args;
-  ncclResult_t code = p2p_run(batch->operations, batch->count);
-  for (size_t i = 0; i < batch->count && code != ncclSuccess; i++)
-    comm_set_async(batch->operations[i].comm, code);
-  free(batch->operations);
-}
+/* ----------------------------------------------------------------------------------------------- operations and streams */
 
 static bool is_p2p(const struct operation *operation) {
   return operation->kind == OP_SEND || operation->kind == OP_RECV;
 }
 
-static ncclResult_t run_collective(const struct operation *operation) {
-  struct ncclComm *comm = operation->comm;
-  atomic_fetch_add(&comm->users, 1);
-  ncclResult_t code = submit_code(vnode_stream_submit((struct vnode_stream *)operation->stream, "nccl collective",
-                                                      collective_work, operation, sizeof *operation),
-                                  comm);
-  atomic_fetch_sub(&comm->users, 1);
+static struct vnode_stream *stream_of(const struct operation *operation) {
+  return (struct vnode_stream *)operation->stream;
+}
+
+static ncclResult_t code_of(enum vnode_status status) {
+  if (status == VNODE_OK)
+    return ncclSuccess;
+  if (status == VNODE_NOT_INITIALIZED)
+    return nccl_fail(ncclUnhandledCudaError, "CUDA does not work in a forked child of a process that has used it");
+  return nccl_fail(ncclUnhandledCudaError, "the stream refused the operation (CUDA error %d)", (int)status);
+}
+
+/* What an operation has to come behind, and what comes behind it: the communicator's others on other streams. In a graph,
+   those of the same capture. */
+static struct order_chain *chain_of(struct ncclComm *comm, struct vnode_stream *stream) {
+  struct vnode_capture_info info = {.state = VNODE_CAPTURE_NONE};
+  if (!vnode_stream_is_capturing(stream))
+    return &comm->chain;
+  vnode_capture_query(stream, &info);
+  if (comm->captured.capture != info.id) {
+    comm->captured.capture = info.id;
+    comm->captured.used = false;
+    if (comm->captured.done)
+      vnode_event_destroy(comm->captured.done);
+    comm->captured.done = NULL;
+  }
+  return &comm->captured;
+}
+
+static enum vnode_status come_behind_others(struct order_chain *chain, struct vnode_stream *stream) {
+  if (!chain->used || chain->stream == stream)
+    return VNODE_OK;
+  enum vnode_status status = VNODE_OK;
+  if (!chain->done) { /* the first change of streams: behind all that is on the other one */
+    status = vnode_event_create(VNODE_EVENT_DISABLE_TIMING, &chain->done);
+    if (!status)
+      vnode_event_record(chain->done, chain->stream); /* INVALID_VALUE: destroyed since */
+  }
+  return status ? status : vnode_event_wait(stream, chain->done);
+}
+
+static void others_come_behind(struct order_chain *chain, struct vnode_stream *stream) {
+  chain->used = true;
+  chain->stream = stream;
+  if (chain->done)
+    vnode_event_record(chain->done, stream);
+}
+
+static void count_running(const struct operation *operations, size_t count, int change) {
+  for (size_t i = 0; i < count; i++)
+    atomic_fetch_add(&operations[i].comm->running, (uint32_t)change);
+}
+
+static void collective_work(void *args) {
+  const struct operation *operation = args;
+  count_running(operation, 1, 1);
+  ncclResult_t code = collective_run(operation);
+  if (code != ncclSuccess)
+    comm_set_async(operation->comm, code);
+  count_running(operation, 1, -1);
+}
+
+static void collective_drop(void *args) {
+  const struct operation *operation = args;
+  comm_drop(operation->comm, operation->captured);
+}
+
+static ncclResult_t submit_collective(const struct operation *given, struct vnode_stream *stream) {
+  struct operation operation = *given;
+  struct vnode_access accesses[OPERATION_ACCESSES];
+  struct order_chain *chain = chain_of(operation.comm, stream);
+  operation.captured = chain == &operation.comm->captured;
+  const struct vnode_op op = {.name = operation_name(operation.kind),
+                              .work = collective_work,
+                              .args = &operation,
+                              .args_bytes = sizeof operation,
+                              .drop = collective_drop,
+                              .accesses = accesses,
+                              .access_count = operation_accesses(&operation, accesses),
+                              .duration_ns = operation_duration_ns(&operation),
+                              .flags = VNODE_OP_WAITS};
+  enum vnode_status status = come_behind_others(chain, stream);
+  if (status)
+    return code_of(status);
+  comm_enter(operation.comm);
+  comm_hold(operation.comm, stream, operation.captured);
+  status = vnode_op_submit(stream, &op);
+  if (!status)
+    others_come_behind(chain, stream);
+  ncclResult_t code = status ? code_of(status) : (ncclResult_t)atomic_load(&operation.comm->async);
+  comm_leave(operation.comm);
   return code;
 }
 
-/* Messages on several streams run as one piece of work on the first one's stream: in eager order there is no difference. */
-static ncclResult_t run_p2p(const struct operation *operations, size_t count) {
+/* Messages of one group, of any communicators. */
+struct batch {
+  struct operation *operations;
+  size_t count;
+};
+
+static void batch_work(void *args) {
+  const struct batch *batch = args;
+  count_running(batch->operations, batch->count, 1);
+  ncclResult_t code = p2p_run(batch->operations, batch->count);
+  for (size_t i = 0; i < batch->count && code != ncclSuccess; i++)
+    comm_set_async(batch->operations[i].comm, code);
+  count_running(batch->operations, batch->count, -1);
+}
+
+static void batch_drop(void *args) {
+  const struct batch *batch = args;
+  for (size_t i = 0; i < batch->count; i++)
+    comm_drop(batch->operations[i].comm, batch->operations[i].captured);
+  free(batch->operations);
+}
+
+static enum vnode_status put_batch(const struct batch *batch, struct vnode_stream *stream) {
+  struct vnode_access *accesses = malloc(batch->count * OPERATION_ACCESSES * sizeof *accesses);
+  int64_t send_ns = p2p_load_ns(batch->operations, batch->count, OP_SEND),
+          recv_ns = p2p_load_ns(batch->operations, batch->count, OP_RECV);
+  size_t access_count = 0;
+  for (size_t i = 0; i < batch->count; i++) {
+    comm_hold(batch->operations[i].comm, stream, batch->operations[i].captured);
+    if (accesses)
+      access_count += operation_accesses(&batch->operations[i], accesses + access_count);
+  }
+  enum vnode_status status = vnode_op_submit(stream, &(struct vnode_op){.name = "SendRecv",
+                                                                        .work = batch_work,
+                                                                        .args = batch,
+                                                                        .args_bytes = sizeof *batch,
+                                                                        .drop = batch_drop,
+                                                                        .accesses = accesses,
+                                                                        .access_count = access_count,
+                                                                        .duration_ns = send_ns > recv_ns ? send_ns : recv_ns,
+                                                                        .flags = VNODE_OP_WAITS});
+  free(accesses);
+  return status;
+}
+
+static ncclResult_t submit_batch(const struct operation *operations, size_t count, struct vnode_stream *stream) {
+  ncclResult_t code = p2p_check(operations, count);
+  if (code != ncclSuccess)
+    return code;
   struct batch batch = {.operations = malloc(count * sizeof *operations), .count = count};
-  ncclResult_t code = ncclSuccess;
   if (!batch.operations)
     return nccl_fail(ncclSystemError, "out of memory");
   memcpy(batch.operations, operations, count * sizeof *operations);
-  for (size_t i = 0; i < count; i++)
-    atomic_fetch_add(&operations[i].comm->users, 1);
-  enum vnode_status status = vnode_stream_submit((struct vnode_stream *)operations[0].stream, "nccl point-to-point",
-                                                 p2p_work, &batch, sizeof batch);
-  if (status != VNODE_OK)
+  enum vnode_status status = VNODE_OK;
+  for (size_t i = 0; i < count && !status; i++) {
+    struct order_chain *chain = chain_of(operations[i].comm, stream);
+    batch.operations[i].captured = chain == &operations[i].comm->captured;
+    status = come_behind_others(chain, stream);
+  }
+  if (status) {
     free(batch.operations);
-  for (size_t i = 0; i < count; i++) {
-    ncclResult_t own = submit_code(status, operations[i].comm);
+    return code_of(status);
+  }
+  for (size_t i = 0; i < count; i++)
+    comm_enter(operations[i].comm);
+  status = put_batch(&batch, stream);
+  for (size_t i = 0; i < count; i++) { /* batch.operations may be gone */
+    if (!status)
+      others_come_behind(chain_of(operations[i].comm, stream), stream);
+    ncclResult_t own = status ? code_of(status) : (ncclResult_t)atomic_load(&operations[i].comm->async);
     code = code == ncclSuccess ? own : code;
-    atomic_fetch_sub(&operations[i].comm->users, 1);
+    comm_leave(operations[i].comm);
   }
   return code;
 }
 
-/* Everything of one communicator (NULL: all) that is or is not point-to-point. */
-static size_t select_operations(const struct operation *from, size_t count, const struct ncclComm *comm, bool p2p,
-                                struct operation *to) {
+/* --------------------------------------------------------------------------------------- one group's operations in order */
+
+static bool same_stream_before(const struct operation *operations, size_t index) {
+  for (size_t i = 0; i < index; i++)
+    if (operations[i].stream == operations[index].stream)
+      return true;
+  return false;
+}
+
+/* A group is one operation of all its streams: it runs on the first, behind all of them (`begins`), and all go on behind it.
+ */
+static enum vnode_status join_streams(const struct operation *operations, size_t count, bool begins) {
+  struct ncclComm *comm = operations[0].comm;
+  struct vnode_stream *first = stream_of(&operations[0]);
+  enum vnode_status status = VNODE_OK;
+  for (size_t i = 1; i < count && !status; i++) {
+    if (same_stream_before(operations, i))
+      continue;
+    if (!comm->joint)
+      status = vnode_event_create(VNODE_EVENT_DISABLE_TIMING, &comm->joint);
+    if (!status)
+      status = vnode_event_record(comm->joint, begins ? stream_of(&operations[i]) : first);
+    if (!status)
+      status = vnode_event_wait(begins ? first : stream_of(&operations[i]), comm->joint);
+  }
+  return status;
+}
+
+static size_t select_p2p(const struct operation *from, size_t count, struct operation *to) {
   size_t found = 0;
   for (size_t i = 0; i < count; i++)
-    if ((!comm || from[i].comm == comm) && is_p2p(&from[i]) == p2p)
+    if (is_p2p(&from[i]))
       to[found++] = from[i];
   return found;
-}
-
-static ncclResult_t run_comm_collectives(const struct operation *operations, size_t count, const struct ncclComm *comm) {
-  ncclResult_t code = ncclSuccess;
-  for (size_t i = 0; i < count && code == ncclSuccess; i++)
-    if (operations[i].comm == comm && !is_p2p(&operations[i]))
-      code = run_collective(&operations[i]);
-  return code;
-}
-
-/* ------------------------------------------------------------------------------------------------- helper threads */
-
-struct helper {
-  pthread_t thread;
-  bool started;
-  ncclResult_t code;
-  int device;
-  const struct operation *operations; /* of which those of `comm` are meant */
-  size_t operation_count;
-  struct ncclComm *comm;
-  const struct init_job *jobs; /* of which those that share jobs[first]'s parent are meant */
-  size_t job_count, first;
-};
-
-static ncclResult_t helper_operations(struct helper *helper) {
-  ncclResult_t code = run_comm_collectives(helper->operations, helper->operation_count, helper->comm);
-  struct operation *p2p = malloc(helper->operation_count * sizeof *p2p);
-  if (!p2p)
-    return nccl_fail(ncclSystemError, "out of memory");
-  size_t count = select_operations(helper->operations, helper->operation_count, helper->comm, true, p2p);
-  if (code == ncclSuccess && count)
-    code = run_p2p(p2p, count);
-  free(p2p);
-  return code;
-}
-
-static ncclResult_t helper_jobs(struct helper *helper) {
-  const struct init_job *first = &helper->jobs[helper->first];
-  ncclResult_t code = comm_make(first);
-  for (size_t i = helper->first + 1; first->parent && i < helper->job_count && code == ncclSuccess; i++)
-    if (helper->jobs[i].parent == first->parent)
-      code = comm_make(&helper->jobs[i]);
-  return code;
-}
-
-static void *helper_main(void *argument) {
-  struct helper *helper = argument;
-  vnode_device_set(helper->device);
-  helper->code = helper->comm ? helper_operations(helper) : helper_jobs(helper);
-  return NULL;
-}
-
-static ncclResult_t run_helpers(struct helper *helpers, size_t count) {
-  ncclResult_t code = ncclSuccess;
-  if (count == 1) {
-    int device = vnode_device_current();
-    helper_main(&helpers[0]);
-    vnode_device_set(device);
-    return helpers[0].code;
-  }
-  for (size_t i = 0; i < count; i++)
-    helpers[i].started = pthread_create(&helpers[i].thread, NULL, helper_main, &helpers[i]) == 0;
-  for (size_t i = 0; i < count; i++) {
-    if (helpers[i].started)
-      pthread_join(helpers[i].thread, NULL);
-    else
-      helpers[i].code = nccl_fail(ncclSystemError, "cannot start a thread");
-    code = code == ncclSuccess ? helpers[i].code : code;
-  }
-  return code;
-}
-
-/* --------------------------------------------------------------------------------------------------- the group's end */
-
-static ncclResult_t run_jobs(const struct init_job *jobs, size_t count) {
-  struct helper *helpers = calloc(count, sizeof *helpers);
-  size_t used = 0;
-  if (!helpers)
-    return nccl_fail(ncclSystemError, "out of memory");
-  for (size_t i = 0; i < count; i++) {
-    bool known = false;
-    for (size_t j = 0; j < used && jobs[i].parent; j++)
-      known |= jobs[helpers[j].first].parent == jobs[i].parent;
-    if (!known)
-      helpers[used++] = (struct helper){.device = jobs[i].device, .jobs = jobs, .job_count = count, .first = i};
-  }
-  ncclResult_t code = run_helpers(helpers, used);
-  free(helpers);
-  return code;
 }
 
 /* Distinct communicators in ascending order of their nonces; true when two are ranks of the same one. */
@@ -210,6 +264,122 @@ static bool list_comms(const struct operation *operations, size_t count, struct 
   return siblings;
 }
 
+/* Collectives, communicator by communicator, then all messages. pre: no two of the communicators are ranks of the same one.
+ */
+static ncclResult_t submit_all(const struct operation *operations, size_t count, struct ncclComm *const *comms,
+                               size_t comm_count) {
+  struct vnode_stream *stream = stream_of(&operations[0]);
+  struct operation *p2p = malloc(count * sizeof *p2p);
+  if (!p2p)
+    return nccl_fail(ncclSystemError, "out of memory");
+  ncclResult_t code = code_of(join_streams(operations, count, true));
+  for (size_t c = 0; c < comm_count; c++)
+    for (size_t i = 0; i < count && code == ncclSuccess; i++)
+      if (operations[i].comm == comms[c] && !is_p2p(&operations[i]))
+        code = submit_collective(&operations[i], stream);
+  size_t p2p_count = select_p2p(operations, count, p2p);
+  if (code == ncclSuccess && p2p_count)
+    code = submit_batch(p2p, p2p_count, stream);
+  free(p2p);
+  ncclResult_t joined = code_of(join_streams(operations, count, false));
+  return code == ncclSuccess ? joined : code;
+}
+
+/* ------------------------------------------------------------------------------------------------- helper threads */
+
+struct helper {
+  pthread_t thread;
+  bool started;
+  ncclResult_t code;
+  int device;
+  int64_t host_ns;
+  const struct operation *operations; /* of which those of `comm` are meant */
+  size_t operation_count;
+  struct ncclComm *comm;
+  const struct init_job *jobs; /* of which those that share jobs[first]'s parent are meant */
+  size_t job_count, first;
+};
+
+static ncclResult_t helper_operations(struct helper *helper) {
+  struct operation *own = malloc(helper->operation_count * sizeof *own);
+  size_t count = 0;
+  if (!own)
+    return nccl_fail(ncclSystemError, "out of memory");
+  for (size_t i = 0; i < helper->operation_count; i++)
+    if (helper->operations[i].comm == helper->comm)
+      own[count++] = helper->operations[i];
+  ncclResult_t code = submit_all(own, count, &helper->comm, 1);
+  free(own);
+  return code;
+}
+
+/* A helper acts for the calling thread: their clocks are one. */
+static void reach(int64_t host_ns) {
+  if (host_ns > vnode_host_now_ns())
+    vnode_host_charge(host_ns - vnode_host_now_ns());
+}
+
+static ncclResult_t helper_jobs(struct helper *helper) {
+  const struct init_job *first = &helper->jobs[helper->first];
+  ncclResult_t code = comm_make(first);
+  for (size_t i = helper->first + 1; first->parent && i < helper->job_count && code == ncclSuccess; i++)
+    if (helper->jobs[i].parent == first->parent)
+      code = comm_make(&helper->jobs[i]);
+  return code;
+}
+
+static void *helper_main(void *argument) {
+  struct helper *helper = argument;
+  vnode_device_set(helper->device);
+  reach(helper->host_ns);
+  helper->code = helper->comm ? helper_operations(helper) : helper_jobs(helper);
+  helper->host_ns = vnode_host_now_ns();
+  return NULL;
+}
+
+/* One after another on the calling thread, or each on its own when they wait for each other. */
+static ncclResult_t run_helpers(struct helper *helpers, size_t count, bool in_threads) {
+  ncclResult_t code = ncclSuccess;
+  int device = vnode_device_current();
+  for (size_t i = 0; i < count; i++) {
+    helpers[i].host_ns = vnode_host_now_ns();
+    if (in_threads)
+      helpers[i].started = pthread_create(&helpers[i].thread, NULL, helper_main, &helpers[i]) == 0;
+    else
+      helper_main(&helpers[i]);
+    if (in_threads && !helpers[i].started)
+      helpers[i].code = nccl_fail(ncclSystemError, "cannot start a thread");
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (helpers[i].started)
+      pthread_join(helpers[i].thread, NULL);
+    reach(helpers[i].host_ns);
+    code = code == ncclSuccess ? helpers[i].code : code;
+  }
+  vnode_device_set(device);
+  return code;
+}
+
+/* --------------------------------------------------------------------------------------------------- the group's end */
+
+static ncclResult_t run_jobs(const struct init_job *jobs, size_t count) {
+  struct helper *helpers = calloc(count, sizeof *helpers);
+  size_t used = 0;
+  if (!helpers)
+    return nccl_fail(ncclSystemError, "out of memory");
+  for (size_t i = 0; i < count; i++) {
+    bool known = false;
+    for (size_t j = 0; j < used && jobs[i].parent; j++)
+      known |= jobs[helpers[j].first].parent == jobs[i].parent;
+    if (!known)
+      helpers[used++] = (struct helper){.device = jobs[i].device, .jobs = jobs, .job_count = count, .first = i};
+  }
+  ncclResult_t code = run_helpers(helpers, used, used > 1);
+  free(helpers);
+  return code;
+}
+
+/* Ranks of one communicator in one process. Where operations only go into streams, nothing waits. */
 static ncclResult_t run_siblings(const struct operation *operations, size_t count, struct ncclComm **comms,
                                  size_t comm_count) {
   struct helper *helpers = calloc(comm_count, sizeof *helpers);
@@ -218,32 +388,19 @@ static ncclResult_t run_siblings(const struct operation *operations, size_t coun
   for (size_t i = 0; i < comm_count; i++)
     helpers[i] =
         (struct helper){.device = comms[i]->device, .operations = operations, .operation_count = count, .comm = comms[i]};
-  ncclResult_t code = run_helpers(helpers, comm_count);
+  ncclResult_t code = run_helpers(helpers, comm_count, !vnode_stream_is_late(stream_of(&operations[0])));
   free(helpers);
   return code;
 }
 
 static ncclResult_t run_operations(const struct operation *operations, size_t count) {
-  ncclResult_t code = ncclSuccess;
-  size_t comm_count;
   struct ncclComm **comms = malloc(count * sizeof *comms);
-  struct operation *p2p = malloc(count * sizeof *p2p);
-  if (!comms || !p2p) {
-    code = nccl_fail(ncclSystemError, "out of memory");
-    goto out;
-  }
-  if (list_comms(operations, count, comms, &comm_count)) {
-    code = run_siblings(operations, count, comms, comm_count);
-    goto out;
-  }
-  for (size_t i = 0; i < comm_count && code == ncclSuccess; i++)
-    code = run_comm_collectives(operations, count, comms[i]);
-  size_t p2p_count = select_operations(operations, count, NULL, true, p2p);
-  if (code == ncclSuccess && p2p_count)
-    code = run_p2p(p2p, p2p_count);
-out:
+  size_t comm_count;
+  if (!comms)
+    return nccl_fail(ncclSystemError, "out of memory");
+  ncclResult_t code = list_comms(operations, count, comms, &comm_count) ? run_siblings(operations, count, comms, comm_count)
+                                                                        : submit_all(operations, count, comms, comm_count);
   free(comms);
-  free(p2p);
   return code;
 }
 
@@ -273,7 +430,8 @@ ncclResult_t group_error(ncclResult_t code) {
 
 ncclResult_t group_submit(const struct operation *operation) {
   if (!group_open())
-    return is_p2p(operation) ? run_p2p(operation, 1) : run_collective(operation);
+    return is_p2p(operation) ? submit_batch(operation, 1, stream_of(operation))
+                             : submit_collective(operation, stream_of(operation));
   if (!grow((void **)&group.operations, group.operation_count, &group.operation_room, sizeof *operation))
     return group_error(nccl_fail(ncclSystemError, "out of memory"));
   group.operations[group.operation_count++] = *operation;

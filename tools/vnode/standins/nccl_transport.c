@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core.h"
+
 #define ID_MAGIC 0x316c63636e564e42ull
 
 /* What an ncclUniqueId of this node holds. */
@@ -312,6 +314,7 @@ static ncclResult_t claim_rank(struct ncclComm *comm) {
   if (!atomic_compare_exchange_strong(&own->pid, &nobody, getpid()))
     return nccl_fail(ncclInvalidUsage, "rank %d is taken by pid %d: an ncclUniqueId serves one communicator", comm->rank,
                      nobody);
+  own->host_ns = vnode_host_now_ns();
   atomic_store(&own->start, process_start(getpid()));
   atomic_store(&own->state, RANK_ATTACHED);
   gate_post(&comm->shared->turn);
@@ -339,6 +342,15 @@ static ncclResult_t attach_timeout(struct ncclComm *comm) {
     if (atomic_load(&comm->shared->rank[r].state) == RANK_ABSENT)
       return nccl_fail(ncclRemoteError, "rank %d of %d has not joined within %d s", r, comm->nranks, ATTACH_LIMIT_MS / 1000);
   return ncclSuccess;
+}
+
+/* Nobody leaves before the last one has come. */
+static void reach_latest(const struct ncclComm *comm) {
+  int64_t latest_ns = vnode_host_now_ns();
+  for (int r = 0; r < comm->nranks; r++)
+    if (comm->shared->rank[r].host_ns > latest_ns)
+      latest_ns = comm->shared->rank[r].host_ns;
+  vnode_host_charge(latest_ns - vnode_host_now_ns());
 }
 
 /* The creator's own descriptor is closed by the rank that lives there: nobody needs it once all have attached. With several
@@ -381,6 +393,7 @@ ncclResult_t segment_attach(struct ncclComm *comm, const ncclUniqueId *id, int n
   if (code == ncclTimeout)
     code = attach_timeout(comm);
   if (code == ncclSuccess) {
+    reach_latest(comm);
     close_creators_file(&content);
     return ncclSuccess;
   }

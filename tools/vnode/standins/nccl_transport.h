@@ -18,12 +18,13 @@
  * gets ncclRemoteError. An operation for which everything has already arrived still completes.
  *
  * Thread-safety: as NCCL demands, one thread at a time issues work on a communicator; comm_abort and comm_async_error may
- * come from any thread at any time.
+ * come from any thread at any time. Operations run wherever the node runs them, one of a communicator at a time.
  */
 #ifndef VNODE_NCCL_TRANSPORT_H
 #define VNODE_NCCL_TRANSPORT_H
 
 #include <nccl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,7 +54,8 @@ enum rank_state { RANK_ABSENT, RANK_ATTACHED, RANK_LEFT, RANK_GAVE_UP /* while o
 struct call_facts {
   uint32_t kind, root, type, op; /* type and op: 0 where they do not change what moves */
   uint64_t bytes;
-  uint64_t scalar; /* PreMulSum: this rank's factor, in the data type; not compared */
+  uint64_t scalar;  /* PreMulSum: this rank's factor, in the data type; not compared */
+  int64_t ready_ns; /* modelled time at which this rank can start; not compared */
 };
 
 struct rank_block {
@@ -61,6 +63,7 @@ struct rank_block {
   _Atomic uint32_t state;
   _Atomic int32_t pid;
   _Atomic uint64_t start; /* of the process, in clock ticks after boot */
+  int64_t host_ns;        /* modelled time at which this rank attached */
   struct call_facts call[2];
   int64_t color[2], key[2];   /* split */
   ncclUniqueId child;         /* of a communicator that this rank leads into being */
@@ -68,10 +71,19 @@ struct rank_block {
   struct gate bell;           /* point-to-point progress that concerns this rank */
 };
 
+/* Modelled time of one side of a message: when it can start, and how long all that it moves in this direction takes. */
+struct side_time {
+  int64_t ready_ns, load_ns;
+};
+
 struct mailbox {
   _Alignas(64) _Atomic uint32_t sent;
   _Alignas(64) _Atomic uint32_t taken;
-  uint64_t message_bytes[MAIL_CHUNKS];
+  struct {
+    uint64_t message_bytes;
+    struct side_time sender;
+  } chunk[MAIL_CHUNKS];
+  struct side_time receiver; /* of the message whose first chunk was taken last */
 };
 
 struct segment {
@@ -93,19 +105,37 @@ struct user_op {
   uint64_t scalar; /* in the data type, or the address */
 };
 
+/* Operations of one communicator run one after another in the order of their calls, whatever streams they are on. */
+struct order_chain {
+  bool used;
+  struct vnode_stream *stream; /* of the last operation; NULL is the default stream */
+  struct vnode_event *done;    /* recorded behind it, once there was a second stream; else NULL */
+  uint64_t capture;            /* 0: outside of graphs */
+};
+
+#define COMM_STREAMS_MAX 8
+
 struct ncclComm {
   uint64_t magic;
   struct segment *shared;
   size_t shared_bytes;
   int rank, nranks, device;
   uint64_t barriers, steps, splits;
+  pthread_mutex_t turn; /* one collective at a time: a launched graph is not ordered with calls outside of it */
   _Atomic bool abort;
-  _Atomic int async;      /* ncclResult_t, sticky */
-  _Atomic uint32_t users; /* calls inside: comm_abort waits for them before the memory goes */
+  _Atomic int async;           /* ncclResult_t, sticky */
+  _Atomic uint32_t running;    /* operations whose work runs: comm_abort waits for them before the memory goes */
+  _Atomic uint32_t pending;    /* operations outside of graphs that are not done */
+  _Atomic uint32_t references; /* the handle, and all operations that a stream or a graph holds */
+  struct vnode_stream *streams[COMM_STREAMS_MAX]; /* on which there may be pending ones */
+  unsigned stream_count;                          /* above the maximum: any stream */
+  struct order_chain chain, captured;
+  struct vnode_event *joint; /* joins the streams of a group */
   struct user_op *ops;
   int op_count;
   struct nccl_block *blocks; /* device memory of NCCL's own */
   struct registration *registrations;
+  struct ncclComm *next_retired;
 };
 
 /* Records the text of ncclGetLastError and returns `code`. */
