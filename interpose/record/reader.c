@@ -390,6 +390,13 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
   case B200_RECORD_loss:
     add_loss(log, line);
     break;
+  case B200_RECORD_node:
+    free(log->order);
+    log->order = copy(line->node_order);
+    log->seed = line->node_seed;
+    log->races = line->node_races;
+    log->modelled_ns = line->node_modelled_ns;
+    break;
   case B200_RECORD_oom:
     *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){copy(line->oom_owner), line->oom_bytes, line->oom_t_ns};
     break;
@@ -623,6 +630,7 @@ static void free_log(struct b200_log *log) {
   }
   free_texts(log->drops, log->drop_count);
   free_texts(log->warnings, log->warning_count);
+  free(log->order);
   void *arrays[] = {log->steps,  log->gemms, log->colls,  log->allocs, log->calls,
                     log->losses, log->ooms,  log->stacks, log->path};
   for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)

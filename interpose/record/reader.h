@@ -95,6 +95,8 @@ struct b200_log {
   char *path;
   bool node;    /* the virtual node's own count, not the shim's */
   bool partial; /* no `end` line: the process was killed, or still runs */
+  char *order;  /* of the node's count, "" without; and its seed, races, modelled time */
+  int64_t seed, races, modelled_ns;
   int64_t lines;
 
   json_t *header;                                /* as written; NULL when the file has none */

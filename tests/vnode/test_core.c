@@ -305,6 +305,7 @@ START_TEST(ledger_is_written_at_exit) {
       "\"calls\":4,\"flops\":840}",
       "\"op\":\"AllGather\",\"dtype\":\"bf16\",\"nranks\":2,\"calls\":2,\"bytes\":1024}",
       "\"owner\":\"cublas\",\"current\":4194304,\"peak\":4194304,\"allocs\":1,\"frees\":0,\"failed\":0}",
+      "{\"t\":\"node\",\"order\":\"eager\",\"seed\":0,\"races\":0,\"modelled_ns\":0}",
       "{\"t\":\"end\","};
   for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
     ck_assert_msg(strstr(text, lines[i]), "%s is not in %s", lines[i], text);

@@ -430,6 +430,23 @@ static bool is_virtual(const struct chosen *node, const struct b200_log *log) {
   return node->count > 0 || strstr(log->gpu, "virtual") != NULL;
 }
 
+/* How the node ran the job; the job is as long as its slowest rank. */
+static json_t *execution_section(const struct chosen *node) {
+  int64_t races = 0, modelled_ns = 0;
+  const struct b200_log *lead = NULL;
+  for (size_t i = 0; i < node->count; i++) {
+    const struct b200_log *log = node->logs[i];
+    if (!log->order)
+      continue;
+    lead = lead ? lead : log;
+    races = b200_add(races, log->races);
+    modelled_ns = log->modelled_ns > modelled_ns ? log->modelled_ns : modelled_ns;
+  }
+  return lead ? json_pack("{ss sI sI sf}", "order", lead->order, "seed", (json_int_t)lead->seed, "races", (json_int_t)races,
+                          "modelled_s", (double)modelled_ns * 1e-9)
+              : json_null();
+}
+
 json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_source losses) {
   static const struct b200_log nothing = {.producer = "", .run = "", .arm = "", .host = "", .gpu = "", .world = -1};
   struct chosen shim = {0}, node = {0};
@@ -469,6 +486,7 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   json_object_set_new(arm, "drops", text_section(counted, true));
   json_object_set_new(arm, "oom", oom_section(counted));
   json_object_set_new(arm, "stacks", stack_section(counted));
+  json_object_set_new(arm, "execution", execution_section(&node));
   json_object_set_new(arm, "node", shim.count && node.count ? count_section(&node) : json_null());
   free(shim.logs);
   free(node.logs);

@@ -150,6 +150,21 @@ static void print_joined(const struct text *text, const char *label, const json_
   free(list);
 }
 
+static void print_execution(const struct text *text, const json_t *execution) {
+  char value[256];
+  if (!json_is_object(execution))
+    return;
+  bool is_eager = strcmp(string(execution, "order"), "eager") == 0;
+  snprintf(value, sizeof(value), "%s order%s; modelled time %.6f s", string(execution, "order"),
+           is_eager ? " (races are not looked for)" : "", real(execution, "modelled_s"));
+  line(text, "node", value);
+  if (is_eager)
+    return;
+  snprintf(value, sizeof(value), "%" PRId64 " accesses to memory that nothing orders%s", number(execution, "races"),
+           number(execution, "races") ? ": see the job's stderr" : "");
+  line(text, "races", value);
+}
+
 static void print_head(const struct text *text, const json_t *arm) {
   char value[512];
   const json_t *logs = json_object_get(arm, "logs");
@@ -160,6 +175,7 @@ static void print_head(const struct text *text, const json_t *arm) {
   snprintf(value, sizeof(value), "%s%s", *string(arm, "gpu") ? string(arm, "gpu") : "unknown",
            json_is_true(json_object_get(arm, "virtual_node")) ? "; virtual node: times are this machine's" : "");
   line(text, "gpu", value);
+  print_execution(text, json_object_get(arm, "execution"));
   print_joined(text, "versions", json_object_get(arm, "versions"), " ");
   print_joined(text, "config", json_object_get(arm, "config"), "=");
   print_joined(text, "nccl", json_object_get(arm, "nccl_env"), "=");

@@ -111,6 +111,7 @@ struct vnode_gpu {
   uint64_t context_bytes; /* what a context takes of it, per process and device */
   int l2_bytes, shared_per_block_bytes, shared_per_sm_bytes, shared_optin_bytes;
   int clock_khz, memory_clock_khz, memory_bus_bits;
+  int nvlink_version, nvlink_count;
 };
 
 VNODE_API const struct vnode_gpu *vnode_gpu(void);
@@ -165,6 +166,12 @@ VNODE_API bool vnode_memory_query(const void *address, struct vnode_memory_info 
 VNODE_API enum vnode_status vnode_memory_get_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);
 /* The same from outside, as NVML sees it: makes no context. */
 VNODE_API enum vnode_status vnode_memory_used(int device, uint64_t *used_bytes, uint64_t *total_bytes);
+/* The processes of the session that hold memory of `device`, this one too: the first `capacity` of them; `count`: all. */
+struct vnode_process {
+  int64_t pid;
+  uint64_t used_bytes;
+};
+VNODE_API enum vnode_status vnode_memory_processes(int device, struct vnode_process *out, size_t capacity, size_t *count);
 
 /* Virtual memory (cuMem*): physical handles with reference counts, charged while they live. */
 VNODE_API enum vnode_status vnode_physical_create(int device, size_t bytes, enum vnode_owner owner, uint64_t *handle);
@@ -272,6 +279,8 @@ VNODE_API enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream
    ends. */
 VNODE_API bool vnode_stream_idle(struct vnode_stream *stream);
 VNODE_API enum vnode_status vnode_device_synchronize(int device);
+/* The same for functions that wait on their own account and have asked vnode_capture_unsafe() whether they may. */
+VNODE_API void vnode_device_wait(int device);
 
 VNODE_API enum vnode_status vnode_event_create(unsigned flags, struct vnode_event **out);
 VNODE_API enum vnode_status vnode_event_destroy(struct vnode_event *event);

@@ -64,8 +64,6 @@ struct vnode_stream *vnode_stream_make(int device, unsigned flags, int priority)
 void vnode_stream_recycle(struct vnode_stream *stream);
 /* All streams that ever were, the default streams included, one after another; NULL: the first, then the end. */
 struct vnode_stream *vnode_stream_next(struct vnode_stream *previous);
-/* All work of the device has run; asks no capture whether that is allowed. */
-void vnode_stream_wait_all(int device);
 /* Blocking streams and the legacy stream of a device wait for each other (CUDA programming guide, "Default Stream"). */
 bool vnode_stream_is_ordered_with(const struct vnode_stream *a, const struct vnode_stream *b);
 /* Whether there can be any with which it is. */
@@ -79,6 +77,7 @@ extern _Thread_local struct vnode_running *vnode_running;
 extern _Thread_local int64_t vnode_host_ns;
 extern _Thread_local bool vnode_host_submits; /* this thread has submitted work: its polling is part of the program's time */
 void vnode_host_reach(int64_t ns);
+void vnode_host_waited(int64_t ns); /* the same by a wait for the GPU */
 
 /* order.c: the late orders. All take the engine's lock. */
 bool vnode_is_late(void);

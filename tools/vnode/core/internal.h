@@ -21,6 +21,9 @@ bool vnode_forked(void);
 void vnode_mark_used(void);
 bool vnode_used(void);
 
+/* Modelled time at which the last wait for the GPU ended: how long the job took, so far. */
+int64_t vnode_modelled_ns(void);
+
 /* Start time of a live process in clock ticks after boot; 0 when it is gone or a zombie. */
 uint64_t vnode_process_start(pid_t pid);
 

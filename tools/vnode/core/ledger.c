@@ -147,6 +147,14 @@ static void write_memory(FILE *file) {
   }
 }
 
+static void write_node(FILE *file) {
+  static const char *const orders[] = {
+      [VNODE_ORDER_EAGER] = "eager", [VNODE_ORDER_DEFERRED] = "deferred", [VNODE_ORDER_ADVERSARIAL] = "adversarial"};
+  const struct vnode_config *config = vnode_config();
+  fprintf(file, "{\"t\":\"node\",\"order\":\"%s\",\"seed\":%" PRIu64 ",\"races\":%" PRIu64 ",\"modelled_ns\":%" PRId64 "}\n",
+          orders[config->order], config->seed, vnode_race_count(), vnode_modelled_ns());
+}
+
 static void make_folders(const char *path) {
   char partial[4096];
   for (size_t i = 1; path[i] && i < sizeof partial - 1; i++)
@@ -173,6 +181,7 @@ __attribute__((destructor)) static void write_ledger(void) {
     write_gemms(file);
     write_collectives(file);
     write_memory(file);
+    write_node(file);
     if (lost)
       fprintf(file, "{\"t\":\"drop\",\"what\":\"gemm or coll\",\"count\":%" PRIu64 "}\n", lost);
     fprintf(file, "{\"t\":\"end\",\"t_ns\":%lld}\n", ns_of(CLOCK_MONOTONIC));

@@ -601,7 +601,7 @@ static void synchronize(struct vnode_stream *stream) {
     clock = *stream->clock;
   struct vnode_task *task = retain(stream->tail);
   finish(task, NULL);
-  vnode_host_reach(task ? task->end_ns : stream->end_ns);
+  vnode_host_waited(task ? task->end_ns : stream->end_ns);
   release(task);
   if (has_clock)
     join_host(&clock);
@@ -639,7 +639,7 @@ void vnode_late_synchronize_event(struct vnode_event *event) {
   if (has_clock)
     clock = *event->clock;
   finish(task, NULL);
-  vnode_host_reach(task ? task->end_ns : event->t_ns);
+  vnode_host_waited(task ? task->end_ns : event->t_ns);
   release(task);
   if (has_clock)
     join_host(&clock);
@@ -719,7 +719,7 @@ void vnode_engine_release(const void *base, size_t bytes, const char *how, bool 
   if (!vnode_is_late()) {
     for (int device = 0; waits && device < vnode_config()->device_count; device++)
       if (vnode_device_touched(device))
-        vnode_stream_wait_all(device);
+        vnode_device_wait(device);
     return;
   }
   if (!waits) {

@@ -231,6 +231,25 @@ enum vnode_status vnode_session_used(int device, uint64_t *bytes) {
   return status;
 }
 
+enum vnode_status vnode_memory_processes(int device, struct vnode_process *out, size_t capacity, size_t *count) {
+  if (device < 0 || device >= vnode_config()->device_count)
+    return VNODE_INVALID_VALUE;
+  if (vnode_forked())
+    return VNODE_NOT_INITIALIZED;
+  pthread_mutex_lock(&lock);
+  enum vnode_status status = enter();
+  *count = 0;
+  if (!status) {
+    reap();
+    for (const struct slot *slot = shared->slots; slot < shared->slots + MAX_PROCESSES; slot++)
+      if (slot->used_bytes[device] && (*count)++ < capacity)
+        out[*count - 1] = (struct vnode_process){.pid = slot->pid, .used_bytes = slot->used_bytes[device]};
+    leave();
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
 /* Detached threads may still allocate while the process ends: the mapping stays, only the slot goes. */
 __attribute__((destructor)) static void leave_session(void) {
   if (vnode_forked() || pthread_mutex_trylock(&lock))

@@ -23,6 +23,7 @@ static int last_id;
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic int sticky_error;
+static _Atomic int64_t waited_ns; /* the latest end that a thread has waited for */
 static pthread_key_t own_streams_key;
 static _Thread_local struct vnode_stream **own_streams; /* the thread's default stream of each device, made when used */
 
@@ -31,6 +32,17 @@ static _Thread_local struct vnode_stream **own_streams; /* the thread's default 
 void vnode_host_reach(int64_t ns) {
   if (ns > vnode_host_ns)
     vnode_host_ns = ns;
+}
+
+void vnode_host_waited(int64_t ns) {
+  vnode_host_reach(ns);
+  int64_t known = atomic_load_explicit(&waited_ns, memory_order_relaxed);
+  while (known < ns && !atomic_compare_exchange_weak(&waited_ns, &known, ns))
+    ;
+}
+
+int64_t vnode_modelled_ns(void) {
+  return atomic_load(&waited_ns);
 }
 
 void vnode_host_charge(int64_t ns) {
@@ -316,7 +328,7 @@ static enum vnode_status synchronized(void) {
 
 static void synchronize_now(struct vnode_stream *stream) {
   enter(stream); /* another thread's work may be running */
-  vnode_host_reach(eager_ready_ns(stream));
+  vnode_host_waited(eager_ready_ns(stream));
   leave(stream);
 }
 
@@ -346,7 +358,7 @@ bool vnode_stream_idle(struct vnode_stream *stream) {
   return true;
 }
 
-void vnode_stream_wait_all(int device) {
+void vnode_device_wait(int device) {
   pthread_once(&once, init_defaults);
   if (vnode_is_late()) {
     vnode_late_synchronize_device(device);
@@ -363,7 +375,7 @@ enum vnode_status vnode_device_synchronize(int device) {
     status = vnode_capture_synchronize_device(device);
   if (status)
     return status;
-  vnode_stream_wait_all(device);
+  vnode_device_wait(device);
   return synchronized();
 }
 
@@ -471,7 +483,7 @@ enum vnode_status vnode_event_synchronize(struct vnode_event *event) {
   if (vnode_is_late())
     vnode_late_synchronize_event(event);
   else
-    vnode_host_reach(event->t_ns);
+    vnode_host_waited(event->t_ns);
   return synchronized();
 }
 
