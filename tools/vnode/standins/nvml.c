@@ -2,20 +2,27 @@
 /*
  * libnvidia-ml.so.1 of the virtual node: what PyTorch asks NVML, and the facts that monitors read. NVML's header is in none
  * of PyTorch's wheels; the declarations follow NVIDIA's NVML API Reference (types and numbers are its binary interface).
- * What a virtual GPU does not have (utilisation, clocks, power, NVLink counters) answers NVML_ERROR_NOT_SUPPORTED.
+ * Answers come from the node's state: devices, memory, the session's processes, the GPU model's published figures. What the
+ * node has no state for (utilisation, current clocks, power, temperature, error and link counters) answers
+ * NVML_ERROR_NOT_SUPPORTED, which monitors show as "N/A"; nothing is made up.
  */
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common.h"
 
 typedef int nvml_return;
 enum {
   NVML_SUCCESS = 0,
+  NVML_ERROR_UNINITIALIZED = 1,
   NVML_ERROR_INVALID_ARGUMENT = 2,
   NVML_ERROR_NOT_SUPPORTED = 3,
   NVML_ERROR_NOT_FOUND = 6,
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
+  NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
   NVML_ERROR_UNKNOWN = 999,
 };
 
@@ -34,48 +41,82 @@ struct nvml_pci {
   char bus_id[32];
 };
 
+struct nvml_process_v1 {
+  unsigned int pid;
+  unsigned long long used;
+};
+
+/* Versions 2 and 3 of the functions. */
+struct nvml_process {
+  unsigned int pid;
+  unsigned long long used;
+  unsigned int gpu_instance, compute_instance;
+};
+
 static char handles[VNODE_MAX_DEVICES];
+static atomic_int initialised; /* nvmlInit less nvmlShutdown */
+
+static bool ready(void) {
+  return atomic_load_explicit(&initialised, memory_order_relaxed) > 0;
+}
 
 static int device_of(const void *handle) {
   uintptr_t at = (uintptr_t)handle, first = (uintptr_t)handles;
   return at >= first && at < first + (uintptr_t)vnode_config()->device_count ? (int)(at - first) : -1;
 }
 
+/* What every function that takes a device checks first: `good` is about its other arguments. */
+static nvml_return check(const void *handle, bool good) {
+  return !ready() ? NVML_ERROR_UNINITIALIZED : device_of(handle) >= 0 && good ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
 #define NVML(function_name, ...)                                                                                            \
   nvml_return function_name(__VA_ARGS__);                                                                                   \
   nvml_return function_name(__VA_ARGS__)
 
-NVML(nvmlInit_v2, void) {
+NVML(nvmlInitWithFlags, unsigned int flags) {
+  (void)flags;
+  atomic_fetch_add(&initialised, 1);
   return NVML_SUCCESS;
 }
 
-NVML(nvmlInitWithFlags, unsigned int flags) {
-  (void)flags;
-  return NVML_SUCCESS;
+NVML(nvmlInit_v2, void) {
+  return nvmlInitWithFlags(0);
+}
+
+NVML(nvmlInit, void) {
+  return nvmlInitWithFlags(0);
 }
 
 NVML(nvmlShutdown, void) {
-  return NVML_SUCCESS;
+  int before = atomic_load(&initialised);
+  while (before > 0)
+    if (atomic_compare_exchange_weak(&initialised, &before, before - 1))
+      return NVML_SUCCESS;
+  return NVML_ERROR_UNINITIALIZED;
 }
 
 const char *nvmlErrorString(nvml_return code);
 const char *nvmlErrorString(nvml_return code) {
-  switch (code) {
-  case NVML_SUCCESS:
-    return "Success";
-  case NVML_ERROR_INVALID_ARGUMENT:
-    return "Invalid Argument";
-  case NVML_ERROR_NOT_SUPPORTED:
-    return "Not Supported";
-  case NVML_ERROR_NOT_FOUND:
-    return "Not Found";
-  case NVML_ERROR_INSUFFICIENT_SIZE:
-    return "Insufficient Size";
-  default:
-    return "Unknown Error";
-  }
+  static const struct {
+    nvml_return code;
+    const char *text;
+  } texts[] = {{NVML_SUCCESS, "Success"},
+               {NVML_ERROR_UNINITIALIZED, "Uninitialized"},
+               {NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument"},
+               {NVML_ERROR_NOT_SUPPORTED, "Not Supported"},
+               {NVML_ERROR_NOT_FOUND, "Not Found"},
+               {NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size"},
+               {NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch"}};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (texts[i].code == code)
+      return texts[i].text;
+  return "Unknown Error";
 }
 
+/* ----------------------------------------------------------------------------------------------------------- system */
+
+/* These two answer before nvmlInit too, as NVIDIA's do. */
 NVML(nvmlSystemGetCudaDriverVersion_v2, int *version) {
   if (!version)
     return NVML_ERROR_INVALID_ARGUMENT;
@@ -95,31 +136,66 @@ static nvml_return put(char *text, unsigned int length, const char *value) {
 }
 
 NVML(nvmlSystemGetDriverVersion, char *text, unsigned int length) {
+  return ready() ? put(text, length, "virtual") : NVML_ERROR_UNINITIALIZED;
+}
+
+NVML(nvmlSystemGetNVMLVersion, char *text, unsigned int length) {
   return put(text, length, "virtual");
 }
 
+/* The command's first word. */
+NVML(nvmlSystemGetProcessName, unsigned int pid, char *text, unsigned int length) {
+  char path[64], command[4096];
+  snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t bytes = fd < 0 ? -1 : read(fd, command, sizeof command - 1);
+  if (fd >= 0)
+    close(fd);
+  if (!ready())
+    return NVML_ERROR_UNINITIALIZED;
+  if (bytes <= 0)
+    return NVML_ERROR_NOT_FOUND;
+  command[bytes] = 0;
+  return put(text, length, command);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- devices */
+
 NVML(nvmlDeviceGetCount_v2, unsigned int *count) {
-  if (!count)
-    return NVML_ERROR_INVALID_ARGUMENT;
+  if (!ready() || !count)
+    return ready() ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;
   *count = (unsigned int)vnode_config()->device_count;
   return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetHandleByIndex_v2, unsigned int index, void **handle) {
-  if (!handle || index >= (unsigned)vnode_config()->device_count)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *handle = &handles[index];
+NVML(nvmlDeviceGetCount, unsigned int *count) {
+  return nvmlDeviceGetCount_v2(count);
+}
+
+/* `device` as found, or negative with the status to give. */
+static nvml_return hand_out(int device, nvml_return otherwise, void **handle) {
+  if (!ready())
+    return NVML_ERROR_UNINITIALIZED;
+  if (!handle || device < 0)
+    return handle ? otherwise : NVML_ERROR_INVALID_ARGUMENT;
+  *handle = &handles[device];
   return NVML_SUCCESS;
 }
 
+NVML(nvmlDeviceGetHandleByIndex_v2, unsigned int index, void **handle) {
+  return hand_out(index < (unsigned)vnode_config()->device_count ? (int)index : -1, NVML_ERROR_INVALID_ARGUMENT, handle);
+}
+
+NVML(nvmlDeviceGetHandleByIndex, unsigned int index, void **handle) {
+  return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
+
 NVML(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, void **handle) {
-  if (!handle || !bus_id)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  int device = vnode_device_of_pci_bus_id(bus_id);
-  if (device < 0)
-    return NVML_ERROR_NOT_FOUND;
-  *handle = &handles[device];
-  return NVML_SUCCESS;
+  return bus_id ? hand_out(vnode_device_of_pci_bus_id(bus_id), NVML_ERROR_NOT_FOUND, handle) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+NVML(nvmlDeviceGetHandleByPciBusId, const char *bus_id, void **handle) {
+  return nvmlDeviceGetHandleByPciBusId_v2(bus_id, handle);
 }
 
 static void uuid_text(int device, char text[64]) {
@@ -131,52 +207,66 @@ static void uuid_text(int device, char text[64]) {
 }
 
 NVML(nvmlDeviceGetHandleByUUID, const char *uuid, void **handle) {
-  if (!handle || !uuid)
+  if (!uuid)
     return NVML_ERROR_INVALID_ARGUMENT;
   for (int device = 0; device < vnode_config()->device_count; device++) {
     char text[64];
     uuid_text(device, text);
-    if (!strcmp(text, uuid)) {
-      *handle = &handles[device];
-      return NVML_SUCCESS;
-    }
+    if (!strcmp(text, uuid))
+      return hand_out(device, NVML_SUCCESS, handle);
   }
-  return NVML_ERROR_NOT_FOUND;
+  return hand_out(-1, NVML_ERROR_NOT_FOUND, handle);
 }
 
-NVML(nvmlDeviceGetIndex, void *handle, unsigned int *index) {
-  int device = device_of(handle);
-  if (device < 0 || !index)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *index = (unsigned int)device;
-  return NVML_SUCCESS;
-}
+/* One number of a device: `value` may use `device` and `gpu`. */
+#define NVML_NUMBER(function_name, value)                                                                                   \
+  NVML(function_name, void *handle, unsigned int *out) {                                                                    \
+    nvml_return result = check(handle, out);                                                                                \
+    const int device = device_of(handle);                                                                                   \
+    const struct vnode_gpu *gpu = vnode_gpu();                                                                              \
+    (void)gpu, (void)device;                                                                                                \
+    if (!result)                                                                                                            \
+      *out = (unsigned int)(value);                                                                                         \
+    return result;                                                                                                          \
+  }
+
+NVML_NUMBER(nvmlDeviceGetIndex, device)
+NVML_NUMBER(nvmlDeviceGetMinorNumber, device)
+NVML_NUMBER(nvmlDeviceGetMemoryBusWidth, gpu->memory_bus_bits)
+NVML_NUMBER(nvmlDeviceGetNumGpuCores, gpu->sm_count *(gpu->cc_major == 8 ? 64 : 128)) /* FP32 lanes of a data-centre SM */
+NVML_NUMBER(nvmlDeviceGetArchitecture, gpu->cc_major == 8 ? 7 : gpu->cc_major)        /* Ampere 7, Hopper 9, Blackwell 10 */
+NVML_NUMBER(nvmlDeviceGetComputeMode, 0)                                              /* default: shared by processes */
+NVML_NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
+NVML_NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 
 NVML(nvmlDeviceGetName, void *handle, char *text, unsigned int length) {
-  return device_of(handle) < 0 ? NVML_ERROR_INVALID_ARGUMENT : put(text, length, vnode_gpu()->name);
+  nvml_return result = check(handle, text);
+  return result ? result : put(text, length, vnode_gpu()->name);
 }
 
 NVML(nvmlDeviceGetUUID, void *handle, char *text, unsigned int length) {
-  int device = device_of(handle);
+  nvml_return result = check(handle, text);
   char uuid[64];
-  if (device < 0)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  uuid_text(device, uuid);
+  if (result)
+    return result;
+  uuid_text(device_of(handle), uuid);
   return put(text, length, uuid);
 }
 
 NVML(nvmlDeviceGetCudaComputeCapability, void *handle, int *major, int *minor) {
-  if (device_of(handle) < 0 || !major || !minor)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *major = vnode_gpu()->cc_major;
-  *minor = vnode_gpu()->cc_minor;
-  return NVML_SUCCESS;
+  nvml_return result = check(handle, major && minor);
+  if (!result) {
+    *major = vnode_gpu()->cc_major;
+    *minor = vnode_gpu()->cc_minor;
+  }
+  return result;
 }
 
 NVML(nvmlDeviceGetPciInfo_v3, void *handle, struct nvml_pci *info) {
+  nvml_return result = check(handle, info);
   int device = device_of(handle), bus = 0;
-  if (device < 0 || !info)
-    return NVML_ERROR_INVALID_ARGUMENT;
+  if (result)
+    return result;
   memset(info, 0, sizeof *info);
   vnode_attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device, &bus);
   info->bus = (unsigned int)bus;
@@ -185,24 +275,54 @@ NVML(nvmlDeviceGetPciInfo_v3, void *handle, struct nvml_pci *info) {
   return NVML_SUCCESS;
 }
 
+/* Graphics, SM, memory. The current clocks are not known. */
+NVML(nvmlDeviceGetMaxClockInfo, void *handle, unsigned int type, unsigned int *mhz) {
+  nvml_return result = check(handle, mhz && type < 4);
+  if (result || type == 3)
+    return result ? result : NVML_ERROR_NOT_SUPPORTED;
+  *mhz = (unsigned int)(type == 2 ? vnode_gpu()->memory_clock_khz : vnode_gpu()->clock_khz) / 1000;
+  return NVML_SUCCESS;
+}
+
+static nvml_return put_mode(const void *handle, unsigned int mode, unsigned int *current, unsigned int *pending) {
+  nvml_return result = check(handle, current && pending);
+  if (!result)
+    *current = *pending = mode;
+  return result;
+}
+
+NVML(nvmlDeviceGetMigMode, void *handle, unsigned int *current, unsigned int *pending) {
+  return put_mode(handle, 0, current, pending);
+}
+
+NVML(nvmlDeviceGetEccMode, void *handle, unsigned int *current, unsigned int *pending) {
+  int enabled = 0;
+  vnode_attribute(CU_DEVICE_ATTRIBUTE_ECC_ENABLED, device_of(handle) < 0 ? 0 : device_of(handle), &enabled);
+  return put_mode(handle, (unsigned int)enabled, current, pending);
+}
+
+/* ------------------------------------------------------------------------------------------- memory and processes */
+
 /* Used: all processes of the session, contexts included. */
 static nvml_return memory_of(const void *handle, struct nvml_memory *out) {
-  int device = device_of(handle);
+  nvml_return result = check(handle, out);
   uint64_t total = 0, used = 0;
-  if (device < 0)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  if (vnode_memory_used(device, &used, &total))
+  if (result)
+    return result;
+  if (vnode_memory_used(device_of(handle), &used, &total))
     return NVML_ERROR_UNKNOWN;
   *out = (struct nvml_memory){.total = total, .free = total - used, .used = used};
   return NVML_SUCCESS;
 }
 
 NVML(nvmlDeviceGetMemoryInfo, void *handle, struct nvml_memory *out) {
-  return out ? memory_of(handle, out) : NVML_ERROR_INVALID_ARGUMENT;
+  return memory_of(handle, out);
 }
 
 NVML(nvmlDeviceGetMemoryInfo_v2, void *handle, struct nvml_memory_v2 *out) {
   struct nvml_memory memory;
+  if (out && out->version != (2u << 24 | sizeof *out))
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   nvml_return result = out ? memory_of(handle, &memory) : NVML_ERROR_INVALID_ARGUMENT;
   if (!result) {
     out->total = memory.total;
@@ -213,26 +333,88 @@ NVML(nvmlDeviceGetMemoryInfo_v2, void *handle, struct nvml_memory_v2 *out) {
   return result;
 }
 
-/* PyTorch's out-of-memory message lists these; the node knows bytes per session, not per foreign process: none are named. */
-NVML(nvmlDeviceGetComputeRunningProcesses, void *handle, unsigned int *count, void *infos) {
-  (void)infos;
-  if (device_of(handle) < 0 || !count)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *count = 0;
-  return NVML_SUCCESS;
+enum { MOST_PROCESSES = 256 }; /* as many as a session has */
+
+/* Puts the session's processes on the device into `v1` or `v2`, whichever is not NULL. `count`: the room there, then how
+   many there are. */
+static nvml_return processes_of(const void *handle, unsigned int *count, struct nvml_process_v1 *v1,
+                                struct nvml_process *v2) {
+  struct vnode_process found[MOST_PROCESSES];
+  size_t total = 0;
+  nvml_return result = check(handle, count);
+  if (result)
+    return result;
+  if (vnode_memory_processes(device_of(handle), found, MOST_PROCESSES, &total))
+    return NVML_ERROR_UNKNOWN;
+  unsigned int room = v1 || v2 ? *count : 0;
+  *count = (unsigned int)total;
+  for (size_t i = 0; i < total && i < room; i++)
+    if (v1)
+      v1[i] = (struct nvml_process_v1){(unsigned int)found[i].pid, found[i].used_bytes};
+    else
+      v2[i] = (struct nvml_process){(unsigned int)found[i].pid, found[i].used_bytes, ~0u, ~0u};
+  return total > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetComputeRunningProcesses_v3, void *handle, unsigned int *count, void *infos) {
-  return nvmlDeviceGetComputeRunningProcesses(handle, count, infos);
+/* PyTorch's out-of-memory message lists these. */
+NVML(nvmlDeviceGetComputeRunningProcesses, void *handle, unsigned int *count, struct nvml_process_v1 *infos) {
+  return processes_of(handle, count, infos, NULL);
 }
+
+NVML(nvmlDeviceGetComputeRunningProcesses_v2, void *handle, unsigned int *count, struct nvml_process *infos) {
+  return processes_of(handle, count, NULL, infos);
+}
+
+NVML(nvmlDeviceGetComputeRunningProcesses_v3, void *handle, unsigned int *count, struct nvml_process *infos) {
+  return processes_of(handle, count, NULL, infos);
+}
+
+/* No display and no MPS: nobody. */
+#define NVML_NO_PROCESSES(function_name)                                                                                    \
+  NVML(function_name, void *handle, unsigned int *count, void *infos) {                                                     \
+    nvml_return result = check(handle, count);                                                                              \
+    (void)infos;                                                                                                            \
+    if (!result)                                                                                                            \
+      *count = 0;                                                                                                           \
+    return result;                                                                                                          \
+  }
+NVML_NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+NVML_NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NVML_NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NVML_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+NVML_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NVML_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+/* ----------------------------------------------------------------------------------------------------- interconnect */
 
 /* NVML_P2P_STATUS_OK */
 NVML(nvmlDeviceGetP2PStatus, void *one, void *other, int index, int *status) {
+  nvml_return result = check(one, status && device_of(other) >= 0);
   (void)index;
-  if (device_of(one) < 0 || device_of(other) < 0 || !status)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *status = 0;
-  return NVML_SUCCESS;
+  if (!result)
+    *status = 0;
+  return result;
+}
+
+/* All links of all devices go to the node's switches and are up. */
+static nvml_return link_fact(const void *handle, unsigned int link, unsigned int fact, unsigned int *out) {
+  nvml_return result = check(handle, out && link < (unsigned)vnode_gpu()->nvlink_count);
+  if (!result)
+    *out = fact;
+  return result;
+}
+
+NVML(nvmlDeviceGetNvLinkState, void *handle, unsigned int link, unsigned int *active) {
+  return link_fact(handle, link, 1, active);
+}
+
+NVML(nvmlDeviceGetNvLinkVersion, void *handle, unsigned int link, unsigned int *version) {
+  return link_fact(handle, link, (unsigned int)vnode_gpu()->nvlink_version, version);
+}
+
+/* NVML_NVLINK_DEVICE_TYPE_SWITCH */
+NVML(nvmlDeviceGetNvLinkRemoteDeviceType, void *handle, unsigned int link, unsigned int *type) {
+  return link_fact(handle, link, 2, type);
 }
 
 /* Versions 2 and 3 begin like this; the low 24 bits of `version` are the size of the caller's structure. */
@@ -247,29 +429,75 @@ struct nvml_fabric_info {
 
 /* A success that says "no fabric" keeps PyTorch quiet; an error makes it warn at every start with expandable segments. */
 NVML(nvmlDeviceGetGpuFabricInfoV, void *handle, struct nvml_fabric_info *info) {
-  if (device_of(handle) < 0 || !info || (info->version & 0xffffff) < sizeof *info)
-    return NVML_ERROR_INVALID_ARGUMENT;
+  nvml_return result = check(handle, info && (info->version & 0xffffff) >= sizeof *info);
+  if (result)
+    return result;
   memset(info->cluster, 0, sizeof *info - sizeof info->version);
   info->status = NVML_ERROR_NOT_SUPPORTED;
   return NVML_SUCCESS;
 }
 
+/* --------------------------------------------------------------------------------------------- what the node has not */
+
 #define NVML_UNSUPPORTED(function_name)                                                                                     \
   nvml_return function_name(void);                                                                                          \
   nvml_return function_name(void) {                                                                                         \
-    return NVML_ERROR_NOT_SUPPORTED;                                                                                        \
+    return ready() ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_UNINITIALIZED;                                                   \
   }
 /* Arguments do not matter to the answer: on both ABIs of this project a callee may ignore them. */
-NVML_UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
-NVML_UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-NVML_UNSUPPORTED(nvmlDeviceGetNvLinkState)
-NVML_UNSUPPORTED(nvmlDeviceGetUtilizationRates)
+NVML_UNSUPPORTED(nvmlDeviceGetAccountingMode)
+NVML_UNSUPPORTED(nvmlDeviceGetApplicationsClock)
+NVML_UNSUPPORTED(nvmlDeviceGetAttributes_v2)
+NVML_UNSUPPORTED(nvmlDeviceGetBAR1MemoryInfo)
+NVML_UNSUPPORTED(nvmlDeviceGetBrand)
+NVML_UNSUPPORTED(nvmlDeviceGetClock)
 NVML_UNSUPPORTED(nvmlDeviceGetClockInfo)
-NVML_UNSUPPORTED(nvmlDeviceGetMaxClockInfo)
-NVML_UNSUPPORTED(nvmlDeviceGetPowerUsage)
-NVML_UNSUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
-NVML_UNSUPPORTED(nvmlDeviceGetTemperature)
+NVML_UNSUPPORTED(nvmlDeviceGetCpuAffinity)
+NVML_UNSUPPORTED(nvmlDeviceGetCpuAffinityWithinScope)
+NVML_UNSUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration)
+NVML_UNSUPPORTED(nvmlDeviceGetCurrPcieLinkWidth)
 NVML_UNSUPPORTED(nvmlDeviceGetCurrentClocksEventReasons)
 NVML_UNSUPPORTED(nvmlDeviceGetCurrentClocksThrottleReasons)
+NVML_UNSUPPORTED(nvmlDeviceGetDecoderUtilization)
+NVML_UNSUPPORTED(nvmlDeviceGetDisplayActive)
+NVML_UNSUPPORTED(nvmlDeviceGetDisplayMode)
+NVML_UNSUPPORTED(nvmlDeviceGetEncoderUtilization)
+NVML_UNSUPPORTED(nvmlDeviceGetEnforcedPowerLimit)
+NVML_UNSUPPORTED(nvmlDeviceGetFanSpeed)
 NVML_UNSUPPORTED(nvmlDeviceGetFieldValues)
+NVML_UNSUPPORTED(nvmlDeviceGetGpuInstanceId)
+NVML_UNSUPPORTED(nvmlDeviceGetMaxPcieLinkGeneration)
+NVML_UNSUPPORTED(nvmlDeviceGetMaxPcieLinkWidth)
+NVML_UNSUPPORTED(nvmlDeviceGetMemoryAffinity)
+NVML_UNSUPPORTED(nvmlDeviceGetMemoryErrorCounter)
+NVML_UNSUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
+NVML_UNSUPPORTED(nvmlDeviceGetNumaNodeId)
+NVML_UNSUPPORTED(nvmlDeviceGetNvLinkCapability)
+NVML_UNSUPPORTED(nvmlDeviceGetNvLinkErrorCounter)
+NVML_UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+NVML_UNSUPPORTED(nvmlDeviceGetPcieThroughput)
+NVML_UNSUPPORTED(nvmlDeviceGetPerformanceState)
+NVML_UNSUPPORTED(nvmlDeviceGetPersistenceMode)
+NVML_UNSUPPORTED(nvmlDeviceGetPowerManagementDefaultLimit)
+NVML_UNSUPPORTED(nvmlDeviceGetPowerManagementLimit)
+NVML_UNSUPPORTED(nvmlDeviceGetPowerManagementLimitConstraints)
+NVML_UNSUPPORTED(nvmlDeviceGetPowerState)
+NVML_UNSUPPORTED(nvmlDeviceGetPowerUsage)
 NVML_UNSUPPORTED(nvmlDeviceGetProcessUtilization)
+NVML_UNSUPPORTED(nvmlDeviceGetRemappedRows)
+NVML_UNSUPPORTED(nvmlDeviceGetRetiredPages)
+NVML_UNSUPPORTED(nvmlDeviceGetSamples)
+NVML_UNSUPPORTED(nvmlDeviceGetSerial)
+NVML_UNSUPPORTED(nvmlDeviceGetSupportedClocksEventReasons)
+NVML_UNSUPPORTED(nvmlDeviceGetTemperature)
+NVML_UNSUPPORTED(nvmlDeviceGetTemperatureThreshold)
+NVML_UNSUPPORTED(nvmlDeviceGetTemperatureV)
+NVML_UNSUPPORTED(nvmlDeviceGetTopologyCommonAncestor)
+NVML_UNSUPPORTED(nvmlDeviceGetTopologyNearestGpus)
+NVML_UNSUPPORTED(nvmlDeviceGetTotalEccErrors)
+NVML_UNSUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
+NVML_UNSUPPORTED(nvmlDeviceGetUtilizationRates)
+NVML_UNSUPPORTED(nvmlDeviceGetVbiosVersion)
+NVML_UNSUPPORTED(nvmlDeviceGetViolationStatus)
+NVML_UNSUPPORTED(nvmlEventSetCreate)
+NVML_UNSUPPORTED(nvmlSystemGetTopologyGpuSet)
