@@ -5,6 +5,8 @@ Arms of a job:
   bare     on the virtual node, nothing of libb200opt.so
   off      preloaded, B200OPT=off
   observe  preloaded, environment unset: what a user gets
+  deferred, adversarial-SEED    as observe, in that order of the virtual node
+  again, deferred-again         observe and deferred once more
   cpu      the same script with --device cpu and gloo, no virtual node at all
 
 Options come from the build (tests/e2e/CMakeLists.txt):
@@ -154,11 +156,16 @@ class Lab:
 
     @staticmethod
     def _arm(arm, folder):
+        kind, _, seed = arm.partition("-")
+        log = ["--log", str(folder / "log")]
         return {
             "bare": ["--bare"],
-            "off": ["--log", str(folder / "log"), "B200OPT=off"],
-            "observe": ["--log", str(folder / "log")],
-        }[arm]
+            "off": [*log, "B200OPT=off"],
+            "observe": log,
+            "again": log,
+            "deferred": [*log, "B200OPT_VNODE_ORDER=deferred"],
+            "adversarial": [*log, "B200OPT_VNODE_ORDER=adversarial", f"B200OPT_VNODE_SEED={seed}"],
+        }[kind]
 
 
 def execute(argv, folder, limit_s=JOB_LIMIT_S):
