@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph.h"
 #include "model.h"
 
 CUresult vnode_cuda_status(enum vnode_status status) {
@@ -161,7 +162,8 @@ static enum vnode_status submit_copy(struct vnode_stream *stream, const struct c
                         .args_bytes = sizeof *args,
                         .drop = args->staged ? drop_copy : NULL,
                         .accesses = accesses,
-                        .duration_ns = duration_ns};
+                        .duration_ns = duration_ns,
+                        .flags = VNODE_OP_COPY};
   if (from->place != PLACE_PAGEABLE)
     accesses[op.access_count++] = (struct vnode_access){copy->from, copy->row_bytes, copy->rows, copy->from_pitch, false};
   if (to->place != PLACE_PAGEABLE)
@@ -196,7 +198,9 @@ enum vnode_status vnode_copy_submit(struct vnode_stream *stream, const struct vn
 
   bool pageable_upload = from.place == PLACE_PAGEABLE && to.place == PLACE_DEVICE;
   bool read_at_once = pageable_upload && bytes <= staged_max_bytes;
-  enum vnode_status status = pageable_upload && !async ? vnode_stream_synchronize(stream) : VNODE_OK;
+  enum vnode_status status = async ? VNODE_OK : vnode_capture_check_stream(stream);
+  if (!status && pageable_upload && !async)
+    status = vnode_stream_synchronize(stream);
   if (status)
     return status;
   if (read_at_once && vnode_stream_is_late(stream)) {
@@ -232,8 +236,11 @@ enum vnode_status vnode_fill_submit(struct vnode_stream *stream, const struct vn
                         .args_bytes = sizeof *fill,
                         .accesses = &access,
                         .access_count = 1,
-                        .duration_ns = vnode_model_kernel_ns(row_bytes * fill->rows)};
-  enum vnode_status status = vnode_op_submit(stream, &op);
+                        .duration_ns = vnode_model_kernel_ns(row_bytes * fill->rows),
+                        .flags = VNODE_OP_FILL};
+  enum vnode_status status = async ? VNODE_OK : vnode_capture_check_stream(stream);
+  if (!status)
+    status = vnode_op_submit(stream, &op);
   struct side to = side_of(fill->to);
   bool waits = !async && (to.place == PLACE_PINNED || to.managed);
   return status || !waits ? status : vnode_stream_synchronize(stream);

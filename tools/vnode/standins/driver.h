@@ -7,6 +7,7 @@
 #define VNODE_STANDINS_DRIVER_H
 
 #include "common.h"
+#include "graph.h"
 
 /* CUDA_SUCCESS, or why nothing works: cuInit was not called, or this is a forked child. */
 CUresult vnode_driver_ready(void);
@@ -15,6 +16,14 @@ CUresult vnode_driver_ready(void);
     CUresult ready_ = vnode_driver_ready();                                                                                 \
     if (ready_)                                                                                                             \
       return ready_;                                                                                                        \
+  } while (0)
+
+/* For functions that may block or act at once, whatever streams do: not beside a capture that forbids them. */
+#define VNODE_DRIVER_UNSAFE()                                                                                               \
+  do {                                                                                                                      \
+    enum vnode_status unsafe_ = vnode_capture_unsafe();                                                                     \
+    if (unsafe_)                                                                                                            \
+      return vnode_cuda_status(unsafe_);                                                                                    \
   } while (0)
 
 /* Who an allocation of the calling thread is for: what a stand-in said (vnode_owner_push), else judged by the module of

@@ -9,6 +9,7 @@
 
 static CUresult allocate(CUdeviceptr *out, size_t bytes, enum vnode_memory_kind kind, const void *caller) {
   VNODE_DRIVER_READY();
+  VNODE_DRIVER_UNSAFE();
   if (!out || !bytes)
     return CUDA_ERROR_INVALID_VALUE;
   int device = vnode_device_current();
@@ -51,12 +52,10 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   void *base = vnode_pointer(address);
   if (!base)
     return CUDA_ERROR_INVALID_VALUE;
-  enum vnode_status status = vnode_capture_unsafe();
-  if (status)
-    return vnode_cuda_status(status);
+  VNODE_DRIVER_UNSAFE();
   if (vnode_memory_query(base, &info) && info.base == base)
-    vnode_device_synchronize(info.device); /* work that uses it ends first, as on a GPU */
-  status = vnode_pool_free(base, VNODE_STREAM_NULL);
+    vnode_device_wait(info.device); /* work that uses it ends first, as on a GPU */
+  enum vnode_status status = vnode_pool_free(base, VNODE_STREAM_NULL);
   if (status == VNODE_NOT_FOUND)
     status = vnode_graph_memory_release(base);
   if (status != VNODE_NOT_FOUND)
@@ -93,6 +92,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags) {
   VNODE_DRIVER_READY();
+  VNODE_DRIVER_UNSAFE();
   if (!out || !bytes || flags > (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
     return CUDA_ERROR_INVALID_VALUE;
   enum vnode_status status = vnode_capture_unsafe();
@@ -107,6 +107,7 @@ CUresult cuMemAllocHost_v2(void **out, size_t bytes) {
 
 static CUresult release(void *base, enum vnode_memory_kind kind, CUresult not_found) {
   VNODE_DRIVER_READY();
+  VNODE_DRIVER_UNSAFE();
   struct vnode_memory_info info;
   if (!vnode_memory_query(base, &info) || info.kind != kind || info.base != base)
     return not_found;
@@ -120,6 +121,7 @@ CUresult cuMemFreeHost(void *base) {
 
 CUresult cuMemHostRegister_v2(void *base, size_t bytes, unsigned int flags) {
   VNODE_DRIVER_READY();
+  VNODE_DRIVER_UNSAFE();
   (void)flags;
   if (!base || !bytes)
     return CUDA_ERROR_INVALID_VALUE;
