@@ -84,6 +84,13 @@ ncclComm_t rank_comm(struct rank *rank, int index) {
   return comm;
 }
 
+ncclResult_t settle(ncclComm_t comm, ncclResult_t code) {
+  ncclResult_t error = code;
+  if (code == ncclSuccess && vnode_stream_synchronize(VNODE_STREAM_NULL) == VNODE_OK)
+    code = ncclCommGetAsyncError(comm, &error);
+  return code == ncclSuccess ? error : code;
+}
+
 double seconds_now(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -21,7 +21,8 @@ struct board {
   _Atomic int ids; /* published so far */
   ncclUniqueId id[16];
   _Atomic int ready[RANKS_MAX];
-  _Atomic int word[16]; /* free for tests */
+  _Atomic int word[16]; /* free for tests, as the next */
+  _Atomic int64_t value[16][RANKS_MAX];
 };
 
 struct rank {
@@ -58,6 +59,10 @@ _Noreturn void rank_fail(const struct rank *rank, const char *file, int line, co
 ncclUniqueId rank_id(struct rank *rank, int index);
 /* A communicator of all ranks. */
 ncclComm_t rank_comm(struct rank *rank, int index);
+
+/* What a program knows of a call's success when it has waited for the default stream: `code`, or the communicator's error.
+ */
+ncclResult_t settle(ncclComm_t comm, ncclResult_t code);
 
 double seconds_now(void);
 /* Number of entries in /dev/shm that are not the node's own session. */

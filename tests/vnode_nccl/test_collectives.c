@@ -51,26 +51,26 @@ static void check_reductions(struct run *run, enum reference_op which, ncclRedOp
   int root = rank->nranks - 1;
 
   prepare(run);
-  CHECK_OK(rank, ncclAllReduce(run->in, run->out, run->count, run->type, op, run->comm, NULL));
+  CHECK_OK(rank, settle(run->comm, ncclAllReduce(run->in, run->out, run->count, run->type, op, run->comm, NULL)));
   reference(run->type, which, run->seed, rank->nranks, 0, run->count, run->want);
   expect(run, run->out, run->want, bytes, "AllReduce");
   expect_untouched(run, run->out + bytes, GUARD_BYTES, "AllReduce");
-  CHECK_OK(rank, ncclAllReduce(run->in, run->in, run->count, run->type, op, run->comm, NULL));
+  CHECK_OK(rank, settle(run->comm, ncclAllReduce(run->in, run->in, run->count, run->type, op, run->comm, NULL)));
   expect(run, run->in, run->want, bytes, "AllReduce in place");
 
   prepare(run);
-  CHECK_OK(rank,
-           ncclReduce(run->in, rank->rank == root ? run->out : NULL, run->count, run->type, op, root, run->comm, NULL));
+  CHECK_OK(rank, settle(run->comm, ncclReduce(run->in, rank->rank == root ? run->out : NULL, run->count, run->type, op, root,
+                                              run->comm, NULL)));
   reference(run->type, which, run->seed, rank->nranks, 0, run->count, run->want);
   if (rank->rank == root)
     expect(run, run->out, run->want, bytes, "Reduce");
 
   prepare(run);
-  CHECK_OK(rank, ncclReduceScatter(run->in, run->out, run->count, run->type, op, run->comm, NULL));
+  CHECK_OK(rank, settle(run->comm, ncclReduceScatter(run->in, run->out, run->count, run->type, op, run->comm, NULL)));
   reference(run->type, which, run->seed, rank->nranks, (size_t)rank->rank * run->count, run->count, run->want);
   expect(run, run->out, run->want, bytes, "ReduceScatter");
   expect_untouched(run, run->out + bytes, GUARD_BYTES, "ReduceScatter");
-  CHECK_OK(rank, ncclReduceScatter(run->in, run->in + own, run->count, run->type, op, run->comm, NULL));
+  CHECK_OK(rank, settle(run->comm, ncclReduceScatter(run->in, run->in + own, run->count, run->type, op, run->comm, NULL)));
   expect(run, run->in + own, run->want, bytes, "ReduceScatter in place");
 }
 
@@ -104,12 +104,12 @@ static void check_all_gather(struct run *run) {
   size_t bytes = run->count * type_bytes(run->type), own = (size_t)run->rank->rank * bytes;
   prepare(run);
   gather_inputs(run, run->seed, 0, run->want);
-  CHECK_OK(run->rank, ncclAllGather(run->in, run->out, run->count, run->type, run->comm, NULL));
+  CHECK_OK(run->rank, settle(run->comm, ncclAllGather(run->in, run->out, run->count, run->type, run->comm, NULL)));
   expect(run, run->out, run->want, whole_bytes(run), "AllGather");
   expect_untouched(run, run->out + whole_bytes(run), GUARD_BYTES, "AllGather");
   memset(run->out, 0xa5, whole_bytes(run));
   memcpy(run->out + own, run->in, bytes);
-  CHECK_OK(run->rank, ncclAllGather(run->out + own, run->out, run->count, run->type, run->comm, NULL));
+  CHECK_OK(run->rank, settle(run->comm, ncclAllGather(run->out + own, run->out, run->count, run->type, run->comm, NULL)));
   expect(run, run->out, run->want, whole_bytes(run), "AllGather in place");
 }
 
@@ -120,20 +120,23 @@ static void check_rooted(struct run *run) {
     bool is_root = rank->rank == root;
     prepare(run);
     gather_inputs(run, run->seed, 0, run->want);
-    CHECK_OK(rank, ncclBroadcast(is_root ? run->in : NULL, run->out, run->count, run->type, root, run->comm, NULL));
+    CHECK_OK(rank, settle(run->comm,
+                          ncclBroadcast(is_root ? run->in : NULL, run->out, run->count, run->type, root, run->comm, NULL)));
     expect(run, run->out, run->want + (size_t)root * bytes, bytes, "Broadcast");
-    CHECK_OK(rank, ncclBcast(run->in, run->count, run->type, root, run->comm, NULL));
+    CHECK_OK(rank, settle(run->comm, ncclBcast(run->in, run->count, run->type, root, run->comm, NULL)));
     expect(run, run->in, run->want + (size_t)root * bytes, bytes, "Bcast");
 
     prepare(run);
     gather_inputs(run, run->seed, 0, run->want);
-    CHECK_OK(rank, ncclGather(run->in, is_root ? run->out : NULL, run->count, run->type, root, run->comm, NULL));
+    CHECK_OK(rank, settle(run->comm,
+                          ncclGather(run->in, is_root ? run->out : NULL, run->count, run->type, root, run->comm, NULL)));
     if (is_root)
       expect(run, run->out, run->want, whole_bytes(run), "Gather");
 
     prepare(run);
     fill(run->type, run->seed, root, run->count * (size_t)rank->nranks, run->want);
-    CHECK_OK(rank, ncclScatter(is_root ? run->in : NULL, run->out, run->count, run->type, root, run->comm, NULL));
+    CHECK_OK(rank, settle(run->comm,
+                          ncclScatter(is_root ? run->in : NULL, run->out, run->count, run->type, root, run->comm, NULL)));
     expect(run, run->out, run->want + own, bytes, "Scatter");
     expect_untouched(run, run->out + bytes, GUARD_BYTES, "Scatter");
   }
@@ -142,7 +145,7 @@ static void check_rooted(struct run *run) {
 static void check_all_to_all(struct run *run) {
   prepare(run);
   gather_inputs(run, run->seed, (size_t)run->rank->rank * run->count, run->want);
-  CHECK_OK(run->rank, ncclAlltoAll(run->in, run->out, run->count, run->type, run->comm, NULL));
+  CHECK_OK(run->rank, settle(run->comm, ncclAlltoAll(run->in, run->out, run->count, run->type, run->comm, NULL)));
   expect(run, run->out, run->want, whole_bytes(run), "AlltoAll");
   expect_untouched(run, run->out + whole_bytes(run), GUARD_BYTES, "AlltoAll");
 }
@@ -225,12 +228,12 @@ static void corner_values(struct rank *rank, const void *context) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     uint16_t out[8];
     run.type = rows[i].type;
-    CHECK_OK(rank, ncclAllReduce(rows[i].in, out, 8, run.type, ncclSum, run.comm, NULL));
+    CHECK_OK(rank, settle(run.comm, ncclAllReduce(rows[i].in, out, 8, run.type, ncclSum, run.comm, NULL)));
     expect(&run, out, rows[i].want, 8 * type_bytes(run.type), "sum of a corner value with itself");
   }
   const float nan_and_number[] = {rank->rank ? 2.0f : __builtin_nanf(""), rank->rank ? __builtin_nanf("") : 3.0f};
   float least[2];
-  CHECK_OK(rank, ncclAllReduce(nan_and_number, least, 2, ncclFloat32, ncclMin, run.comm, NULL));
+  CHECK_OK(rank, settle(run.comm, ncclAllReduce(nan_and_number, least, 2, ncclFloat32, ncclMin, run.comm, NULL)));
   CHECK(rank, least[0] == 2.0f && least[1] == 3.0f, "min with NaN gives %g, %g", (double)least[0], (double)least[1]);
   CHECK_OK(rank, ncclCommDestroy(run.comm));
 }
@@ -260,9 +263,10 @@ static void bad_arguments(struct rank *rank, const void *context) {
   CHECK_CODE(rank, ncclBroadcast(x, x, 4, ncclFloat32, 9, comm, NULL), ncclInvalidArgument);
   CHECK_CODE(rank, ncclGroupEnd(), ncclInvalidArgument);
   CHECK_CODE(rank, ncclGroupEnd(), ncclInvalidUsage);
-  CHECK_OK(rank, ncclAllReduce(x, x, 4, ncclFloat32, ncclSum, comm, NULL)); /* none of this has harmed it */
+  CHECK_OK(rank, settle(comm, ncclAllReduce(x, x, 4, ncclFloat32, ncclSum, comm, NULL))); /* none of this has harmed it */
   /* Ranks that disagree are told so; the communicator is of no more use. */
-  CHECK_CODE(rank, ncclAllReduce(x, x, rank->rank ? 3 : 4, ncclFloat32, ncclSum, comm, NULL), ncclInvalidUsage);
+  CHECK_CODE(rank, settle(comm, ncclAllReduce(x, x, rank->rank ? 3 : 4, ncclFloat32, ncclSum, comm, NULL)),
+             ncclInvalidUsage);
   CHECK(rank, strstr(ncclGetLastError(comm), "disagree"), "text: %s", ncclGetLastError(comm));
   CHECK_CODE(rank, ncclAllReduce(x, x, 4, ncclFloat32, ncclSum, comm, NULL), ncclInvalidUsage);
   CHECK_OK(rank, ncclCommDestroy(comm));

@@ -15,7 +15,7 @@
 
 static int sum_over(struct rank *rank, ncclComm_t comm, int value) {
   int sum = -1;
-  CHECK_OK(rank, ncclAllReduce(&value, &sum, 1, ncclInt32, ncclSum, comm, NULL));
+  CHECK_OK(rank, settle(comm, ncclAllReduce(&value, &sum, 1, ncclInt32, ncclSum, comm, NULL)));
   return sum;
 }
 
@@ -188,34 +188,42 @@ enum wait_kind {
   WAIT_KINDS
 };
 
+static _Atomic bool aborted_here; /* the communicator is gone */
+
+static ncclResult_t waited(ncclComm_t comm, ncclResult_t code) {
+  if (code == ncclSuccess)
+    vnode_stream_synchronize(VNODE_STREAM_NULL);
+  return code == ncclSuccess && atomic_load(&aborted_here) ? ncclInternalError : settle(comm, code);
+}
+
 static ncclResult_t wait_in(enum wait_kind kind, const struct rank *rank, ncclComm_t comm) {
   static float in[BIG * 2], out[BIG * 2];
   static ncclComm_t child;
   (void)rank;
   switch (kind) {
   case IN_ALL_REDUCE:
-    return ncclAllReduce(in, out, 5, ncclFloat32, ncclSum, comm, NULL);
+    return waited(comm, ncclAllReduce(in, out, 5, ncclFloat32, ncclSum, comm, NULL));
   case IN_BIG_ALL_REDUCE:
-    return ncclAllReduce(in, out, BIG, ncclFloat32, ncclSum, comm, NULL);
+    return waited(comm, ncclAllReduce(in, out, BIG, ncclFloat32, ncclSum, comm, NULL));
   case IN_ALL_GATHER:
-    return ncclAllGather(in, out, 5, ncclFloat32, comm, NULL);
+    return waited(comm, ncclAllGather(in, out, 5, ncclFloat32, comm, NULL));
   case IN_REDUCE_SCATTER:
-    return ncclReduceScatter(in, out, 5, ncclFloat32, ncclSum, comm, NULL);
+    return waited(comm, ncclReduceScatter(in, out, 5, ncclFloat32, ncclSum, comm, NULL));
   case IN_BROADCAST:
-    return ncclBroadcast(in, out, 5, ncclFloat32, VICTIM, comm, NULL);
+    return waited(comm, ncclBroadcast(in, out, 5, ncclFloat32, VICTIM, comm, NULL));
   case IN_REDUCE:
-    return ncclReduce(in, out, 5, ncclFloat32, ncclSum, 0, comm, NULL);
+    return waited(comm, ncclReduce(in, out, 5, ncclFloat32, ncclSum, 0, comm, NULL));
   case IN_ALL_TO_ALL:
-    return ncclAlltoAll(in, out, 5, ncclFloat32, comm, NULL);
+    return waited(comm, ncclAlltoAll(in, out, 5, ncclFloat32, comm, NULL));
   case IN_RECV:
-    return ncclRecv(out, 5, ncclFloat32, VICTIM, comm, NULL);
+    return waited(comm, ncclRecv(out, 5, ncclFloat32, VICTIM, comm, NULL));
   case IN_SEND:
-    return ncclSend(in, BIG, ncclFloat32, VICTIM, comm, NULL);
+    return waited(comm, ncclSend(in, BIG, ncclFloat32, VICTIM, comm, NULL));
   case IN_GROUP:
     ncclGroupStart();
     ncclSend(in, BIG, ncclFloat32, VICTIM, comm, NULL);
     ncclRecv(out, BIG, ncclFloat32, VICTIM, comm, NULL);
-    return ncclGroupEnd();
+    return waited(comm, ncclGroupEnd());
   case IN_SPLIT:
     return ncclCommSplit(comm, 0, 0, &child, NULL);
   case WAIT_KINDS:
@@ -320,12 +328,12 @@ static void last_words(struct rank *rank, const void *context) {
   CHECK(rank, sum == rank->nranks, "sum");
   if (rank->rank == VICTIM) {
     data[COUNT - 1] = 77;
-    CHECK_OK(rank, ncclSend(data, COUNT, ncclInt32, 0, comm, NULL));
+    CHECK_OK(rank, settle(comm, ncclSend(data, COUNT, ncclInt32, 0, comm, NULL)));
     _exit(0);
   }
   if (rank->rank == 0) {
     usleep(400000);
-    CHECK_OK(rank, ncclRecv(data, COUNT, ncclInt32, VICTIM, comm, NULL));
+    CHECK_OK(rank, settle(comm, ncclRecv(data, COUNT, ncclInt32, VICTIM, comm, NULL)));
     CHECK(rank, data[COUNT - 1] == 77, "the message");
   }
   CHECK_OK(rank, ncclCommDestroy(comm));
@@ -338,6 +346,7 @@ END_TEST
 
 static void *abort_later(void *comm) {
   usleep(50000);
+  atomic_store(&aborted_here, true);
   return ncclCommAbort(comm) == ncclSuccess ? comm : NULL;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core.h"
 #include "ranks.h"
 
 static uint32_t word_of(int from, int to, unsigned message, size_t i) {
@@ -35,7 +36,7 @@ static void ring(struct rank *rank, const void *context) {
     CHECK_OK(rank, ncclGroupStart());
     CHECK_OK(rank, ncclSend(out, counts[c], ncclUint32, next, comm, NULL));
     CHECK_OK(rank, ncclRecv(in, counts[c], ncclUint32, before, comm, NULL));
-    CHECK_OK(rank, ncclGroupEnd());
+    CHECK_OK(rank, settle(comm, ncclGroupEnd()));
     expect(rank, in, before, rank->rank, c, counts[c]);
   }
   CHECK_OK(rank, ncclCommDestroy(comm));
@@ -60,7 +61,7 @@ static void exchange(struct rank *rank, const void *context) {
     }
     CHECK_OK(rank, ncclGroupEnd());
   }
-  CHECK_OK(rank, ncclGroupEnd());
+  CHECK_OK(rank, settle(comm, ncclGroupEnd()));
   for (int peer = 0; peer < rank->nranks; peer++)
     for (unsigned m = 0; m < MESSAGES; m++)
       expect(rank, in + ((size_t)peer * MESSAGES + m) * ROOM, peer, rank->rank, m, counts[m]);
@@ -77,10 +78,10 @@ static void pipeline(struct rank *rank, const void *context) {
     if (rank->rank == 0)
       put(buffer, 0, 0, b, COUNT);
     else
-      CHECK_OK(rank, ncclRecv(buffer, COUNT, ncclUint32, rank->rank - 1, comm, NULL));
+      CHECK_OK(rank, settle(comm, ncclRecv(buffer, COUNT, ncclUint32, rank->rank - 1, comm, NULL)));
     expect(rank, buffer, 0, 0, b, COUNT);
     if (rank->rank + 1 < rank->nranks)
-      CHECK_OK(rank, ncclSend(buffer, COUNT, ncclUint32, rank->rank + 1, comm, NULL));
+      CHECK_OK(rank, settle(comm, ncclSend(buffer, COUNT, ncclUint32, rank->rank + 1, comm, NULL)));
   }
   CHECK_OK(rank, ncclCommDestroy(comm));
 }
@@ -106,7 +107,7 @@ static void mixed_group(struct rank *rank, const void *context) {
     CHECK_OK(rank, ncclRecv(in[c], COUNT, ncclUint32, before, comms[c], NULL));
     CHECK(rank, sums[c][0] == (uint32_t)(rank->rank + c), "ran before the group's end");
   }
-  CHECK_OK(rank, ncclGroupEnd());
+  CHECK_OK(rank, settle(comms[0], ncclGroupEnd()));
   for (int c = 0; c < 2; c++) {
     uint32_t want = (uint32_t)(rank->nranks * (rank->nranks - 1) / 2 + c * rank->nranks);
     expect(rank, in[c], before, rank->rank, (unsigned)c, COUNT);
@@ -122,13 +123,18 @@ static void bad_messages(struct rank *rank, const void *context) {
   CHECK_CODE(rank, ncclSend(x, 8, ncclUint32, rank->rank, comm, NULL), ncclInvalidUsage);
   CHECK(rank, strstr(ncclGetLastError(comm), "itself"), "text: %s", ncclGetLastError(comm));
   if (rank->rank == 0) {
-    CHECK_OK(rank, ncclSend(x, 8, ncclUint32, 1, other, NULL));
+    CHECK_OK(rank, settle(other, ncclSend(x, 8, ncclUint32, 1, other, NULL)));
   } else {
-    CHECK_CODE(rank, ncclRecv(x, 7, ncclUint32, 0, other, NULL), ncclInvalidUsage);
+    CHECK_CODE(rank, settle(other, ncclRecv(x, 7, ncclUint32, 0, other, NULL)), ncclInvalidUsage);
     CHECK(rank, strstr(ncclGetLastError(other), "28 bytes"), "text: %s", ncclGetLastError(other));
   }
   CHECK_OK(rank, ncclCommDestroy(comm));
   CHECK_OK(rank, ncclCommDestroy(other));
+}
+
+static void wait_for_devices(int count) {
+  for (int device = 0; device < count; device++)
+    vnode_device_synchronize(device);
 }
 
 /* All ranks of a communicator in one process and one thread, as ncclCommInitAll makes them. */
@@ -150,6 +156,7 @@ static void one_process(struct rank *rank, const void *context) {
     CHECK_OK(rank, ncclAllReduce(sums[r], sums[r], COUNT, ncclUint32, ncclSum, comms[r], NULL));
   }
   CHECK_OK(rank, ncclGroupEnd());
+  wait_for_devices(RANKS);
   CHECK_OK(rank, ncclGroupStart());
   for (int r = 0; r < RANKS; r++) {
     CHECK(rank, sums[r][COUNT - 1] == RANKS * (COUNT - 1) + 6, "rank %d: sum %u", r, sums[r][COUNT - 1]);
@@ -157,6 +164,7 @@ static void one_process(struct rank *rank, const void *context) {
     CHECK_OK(rank, ncclRecv(in[r], COUNT, ncclUint32, (r + RANKS - 1) % RANKS, comms[r], NULL));
   }
   CHECK_OK(rank, ncclGroupEnd());
+  wait_for_devices(RANKS);
   for (int r = 0; r < RANKS; r++) {
     CHECK(rank, memcmp(in[r], sums[r], COUNT * 4) == 0, "rank %d received something else", r);
     CHECK_OK(rank, ncclCommDestroy(comms[r]));

@@ -35,7 +35,8 @@ static void expect(const struct world *world, unsigned step, const char *what, s
 
 static void all_reduce(struct world *world, int c, unsigned step, size_t count, ncclDataType_t type) {
   fill(type, step, world->own[c], count, world->in);
-  CHECK_OK(world->rank, ncclAllReduce(world->in, world->out, count, type, ncclSum, world->comm[c], NULL));
+  CHECK_OK(world->rank,
+           settle(world->comm[c], ncclAllReduce(world->in, world->out, count, type, ncclSum, world->comm[c], NULL)));
   reference(type, REF_SUM, step, world->size[c], 0, count, world->want);
   expect(world, step, "AllReduce", count * type_bytes(type));
 }
@@ -43,7 +44,8 @@ static void all_reduce(struct world *world, int c, unsigned step, size_t count, 
 static void reduce_scatter(struct world *world, int c, unsigned step, size_t count, ncclDataType_t type) {
   count = count / (size_t)world->size[c] + 1;
   fill(type, step, world->own[c], count * (size_t)world->size[c], world->in);
-  CHECK_OK(world->rank, ncclReduceScatter(world->in, world->out, count, type, ncclAvg, world->comm[c], NULL));
+  CHECK_OK(world->rank,
+           settle(world->comm[c], ncclReduceScatter(world->in, world->out, count, type, ncclAvg, world->comm[c], NULL)));
   reference(type, REF_AVG, step, world->size[c], (size_t)world->own[c] * count, count, world->want);
   expect(world, step, "ReduceScatter", count * type_bytes(type));
 }
@@ -53,7 +55,7 @@ static void all_gather(struct world *world, int c, unsigned step, size_t count, 
   count = count / (size_t)world->size[c] + 1;
   bytes = count * type_bytes(type);
   fill(type, step, world->own[c], count, world->in);
-  CHECK_OK(world->rank, ncclAllGather(world->in, world->out, count, type, world->comm[c], NULL));
+  CHECK_OK(world->rank, settle(world->comm[c], ncclAllGather(world->in, world->out, count, type, world->comm[c], NULL)));
   for (int r = 0; r < world->size[c]; r++)
     fill(type, step, r, count, world->want + (size_t)r * bytes);
   expect(world, step, "AllGather", bytes * (size_t)world->size[c]);
@@ -63,7 +65,7 @@ static void broadcast(struct world *world, int c, unsigned step, size_t count, n
   int root = (int)(step % (unsigned)world->size[c]);
   fill(type, step, root, count, world->want);
   fill(type, step, world->own[c], count, world->out);
-  CHECK_OK(world->rank, ncclBcast(world->out, count, type, root, world->comm[c], NULL));
+  CHECK_OK(world->rank, settle(world->comm[c], ncclBcast(world->out, count, type, root, world->comm[c], NULL)));
   expect(world, step, "Bcast", count * type_bytes(type));
 }
 
@@ -73,7 +75,7 @@ static void shift(struct world *world, int c, unsigned step, size_t count, ncclD
   CHECK_OK(world->rank, ncclGroupStart());
   CHECK_OK(world->rank, ncclSend(world->in, count, type, (own + by) % n, world->comm[c], NULL));
   CHECK_OK(world->rank, ncclRecv(world->out, count, type, (own - by % n + n) % n, world->comm[c], NULL));
-  CHECK_OK(world->rank, ncclGroupEnd());
+  CHECK_OK(world->rank, settle(world->comm[c], ncclGroupEnd()));
   fill(type, step, (own - by % n + n) % n, count, world->want);
   expect(world, step, "shift", count * type_bytes(type));
 }
