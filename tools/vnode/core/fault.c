@@ -148,26 +148,28 @@ static const struct vnode_hook *longer_hook_of(const char *function) {
   return NULL;
 }
 
-/* The stand-in that would have the function is loaded: what it has not does not exist. */
-static bool is_known_missing(const char *function) {
+/* The stand-in that would have the function is loaded and has not; or none would. */
+static bool is_missing(const char *function) {
   static const struct {
     const char *prefix, *soname;
   } families[] = {{"cublasLt", "libcublasLt.so"}, {"cublas", "libcublas.so"}, {"cuda", "libcudart.so"},
                   {"__cuda", "libcudart.so"},     {"cu", "libcuda.so"},       {"nccl", "libnccl.so"},
                   {"nvml", "libnvidia-ml.so"}};
+  if (hook_of(function))
+    return false;
   for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
     if (strncmp(function, families[i].prefix, strlen(families[i].prefix)))
       continue;
     for (const struct vnode_library *library = vnode_hook_libraries(); library; library = library->next)
       if (!strncmp(library->soname, families[i].soname, strlen(families[i].soname)))
-        return !hook_of(function);
+        return true;
     return false;
   }
   return true;
 }
 
 static bool is_good(const struct vnode_fault *fault) {
-  if (is_known_missing(fault->function)) {
+  if (is_missing(fault->function)) {
     const struct vnode_hook *longer = longer_hook_of(fault->function);
     vnode_say("B200OPT_VNODE_FAULT: the virtual node has no function %s; use an exported name%s%s", fault->function,
               longer ? " such as " : " of its libraries", longer ? longer->name : "");
