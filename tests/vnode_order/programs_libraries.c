@@ -77,14 +77,15 @@ static bool updates_weights_that_a_kernel_reads(bool wrong) {
 
 /* ------------------------------------------------------------------------------------------- NCCL */
 
-/* Two ranks in this process: ours on device 0, and one on device 1 that contributes the floats of `peer.from`. */
-static struct {
-  ncclComm_t comms[2], more[2];
+/* Two ranks in this process: ours on device 0, and one on device 1 that contributes the floats of `from`. */
+struct peer {
+  ncclComm_t comms[2];
   unsigned char *from, *to;
   cudaStream_t stream;
-} peer;
+};
 
-static void peer_begin(float value) {
+static struct peer new_peer(float value) {
+  struct peer peer;
   MUST(cudaSetDevice(1));
   MUST(cudaMalloc((void **)&peer.from, PROGRAM_BYTES));
   MUST(cudaMalloc((void **)&peer.to, PROGRAM_BYTES));
@@ -92,30 +93,31 @@ static void peer_begin(float value) {
   set_all(peer.from, value);
   MUST(cudaSetDevice(0));
   MUST(ncclCommInitAll(peer.comms, 2, (int[]){0, 1}));
+  return peer;
 }
 
-static void all_reduce(ncclComm_t *comms, unsigned char *from, unsigned char *to, cudaStream_t stream) {
+static void all_reduce(const struct peer *peer, unsigned char *from, unsigned char *to, cudaStream_t stream) {
   MUST(ncclGroupStart());
-  MUST(ncclAllReduce(from, to, FLOATS, ncclFloat, ncclSum, comms[0], stream));
-  MUST(ncclAllReduce(peer.from, peer.to, FLOATS, ncclFloat, ncclSum, comms[1], peer.stream));
+  MUST(ncclAllReduce(from, to, FLOATS, ncclFloat, ncclSum, peer->comms[0], stream));
+  MUST(ncclAllReduce(peer->from, peer->to, FLOATS, ncclFloat, ncclSum, peer->comms[1], peer->stream));
   MUST(ncclGroupEnd());
 }
 
 static bool reduces_before_the_gradients_are_there(bool wrong) {
-  peer_begin(1);
+  struct peer peer = new_peer(1);
   set_all(on.x, 2);
   copy(on.y, on.x, on.a);
   record(on.e, on.a);
   if (!wrong)
     wait_for(on.b, on.e);
-  all_reduce(peer.comms, on.y, on.y, on.b);
+  all_reduce(&peer, on.y, on.y, on.b);
   return all_are(on.y, 3);
 }
 
 static bool takes_the_sum_before_it_is_there(bool wrong) {
-  peer_begin(1);
+  struct peer peer = new_peer(1);
   set_all(on.x, 2);
-  all_reduce(peer.comms, on.x, on.y, on.b);
+  all_reduce(&peer, on.x, on.y, on.b);
   record(on.e, on.b);
   if (!wrong)
     wait_for(on.a, on.e);
@@ -124,9 +126,9 @@ static bool takes_the_sum_before_it_is_there(bool wrong) {
 }
 
 static bool reuses_the_bucket_too_soon(bool wrong) {
-  peer_begin(1);
+  struct peer peer = new_peer(1);
   set_all(on.x, 2);
-  all_reduce(peer.comms, on.x, on.y, on.b);
+  all_reduce(&peer, on.x, on.y, on.b);
   record(on.e, on.b);
   if (!wrong)
     wait_for(on.a, on.e);
@@ -135,15 +137,14 @@ static bool reuses_the_bucket_too_soon(bool wrong) {
 }
 
 static bool reduces_twice_into_one_buffer(bool wrong) {
-  peer_begin(1);
-  MUST(ncclCommInitAll(peer.more, 2, (int[]){0, 1}));
+  struct peer peer = new_peer(1), more = new_peer(1);
   set_all(on.x, 2);
   set_all(on.z, 4);
-  all_reduce(peer.comms, on.x, on.y, on.a);
+  all_reduce(&peer, on.x, on.y, on.a);
   record(on.e, on.a);
   if (!wrong)
     wait_for(on.b, on.e);
-  all_reduce(peer.more, on.z, on.y, on.b);
+  all_reduce(&more, on.z, on.y, on.b);
   return all_are(on.y, 5);
 }
 
@@ -154,11 +155,11 @@ const struct program library_programs[] = {{"multiplies on the wrong stream", mu
                                            {"updates weights that a kernel reads", updates_weights_that_a_kernel_reads,
                                             "write after unordered read", "vector", "gemm", .shows = true},
                                            {"reduces before the gradients are there", reduces_before_the_gradients_are_there,
-                                            "read after unordered write", "ncclAllReduce", "copy", .shows = true},
+                                            "read after unordered write", "AllReduce", "copy", .shows = true},
                                            {"takes the sum before it is there", takes_the_sum_before_it_is_there,
-                                            "read after unordered write", "copy", "ncclAllReduce", .shows = true},
+                                            "read after unordered write", "copy", "AllReduce", .shows = true},
                                            {"reuses the bucket too soon", reuses_the_bucket_too_soon,
-                                            "write after unordered read", "fill", "ncclAllReduce", .shows = true},
+                                            "write after unordered read", "fill", "AllReduce", .shows = true},
                                            {"reduces twice into one buffer", reduces_twice_into_one_buffer,
-                                            "write after unordered write", "ncclAllReduce", "ncclAllReduce", .shows = true},
+                                            "write after unordered write", "AllReduce", "AllReduce", .shows = true},
                                            {NULL}};
