@@ -352,7 +352,11 @@ enum vnode_status vnode_memory_free_idle(void *base) {
 enum vnode_status vnode_memory_free(void *base) {
   struct vnode_memory_info info;
   if (vnode_memory_query(base, &info) && info.base == base)
-    vnode_engine_release(base, info.bytes, "free", true);
+    vnode_engine_release(base, info.bytes,
+                         info.kind == VNODE_MEMORY_HOST         ? "cudaFreeHost"
+                         : info.kind == VNODE_MEMORY_REGISTERED ? "cudaHostUnregister"
+                                                                : "cudaFree",
+                         true);
   return vnode_memory_free_idle(base);
 }
 
