@@ -135,6 +135,8 @@ cudaError_t cudaGetDeviceCount(int *count) {
   *count = 0;
   if (!vnode_usable())
     return vnode_cudart_result(cudaErrorInitializationError);
+  if (!vnode_cudart_driver_api()) /* this call is what starts the driver: PyTorch calls it directly from then on */
+    return vnode_cudart_result(cudaErrorInsufficientDriver);
   *count = vnode_config()->device_count;
   return cudaSuccess;
 }
