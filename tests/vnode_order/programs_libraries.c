@@ -75,6 +75,17 @@ static bool updates_weights_that_a_kernel_reads(bool wrong) {
   return all_are(on.z, SIDE) && all_are(on.x, 2);
 }
 
+static bool multiplies_what_was_freed(bool wrong) {
+  cublasHandle_t handle = handle_on(on.a);
+  set_all(on.x, 1);
+  if (wrong)
+    MUST(cudaFree(on.x));
+  multiply(handle, on.x, on.x, on.z);
+  if (!wrong)
+    MUST(cudaFree(on.x));
+  return all_are(on.z, SIDE);
+}
+
 /* ------------------------------------------------------------------------------------------- NCCL */
 
 /* Two ranks in this process: ours on device 0, and one on device 1 that contributes the floats of `from`. */
@@ -148,18 +159,20 @@ static bool reduces_twice_into_one_buffer(bool wrong) {
   return all_are(on.y, 5);
 }
 
-const struct program library_programs[] = {{"multiplies on the wrong stream", multiplies_on_the_wrong_stream,
-                                            "read after unordered write", "gemm", "copy", .shows = true},
-                                           {"clears what a kernel writes", clears_what_a_kernel_writes,
-                                            "write after unordered write", "gemm", "fill", .shows = true},
-                                           {"updates weights that a kernel reads", updates_weights_that_a_kernel_reads,
-                                            "write after unordered read", "vector", "gemm", .shows = true},
-                                           {"reduces before the gradients are there", reduces_before_the_gradients_are_there,
-                                            "read after unordered write", "AllReduce", "copy", .shows = true},
-                                           {"takes the sum before it is there", takes_the_sum_before_it_is_there,
-                                            "read after unordered write", "copy", "AllReduce", .shows = true},
-                                           {"reuses the bucket too soon", reuses_the_bucket_too_soon,
-                                            "write after unordered read", "fill", "AllReduce", .shows = true},
-                                           {"reduces twice into one buffer", reduces_twice_into_one_buffer,
-                                            "write after unordered write", "AllReduce", "AllReduce", .shows = true},
-                                           {NULL}};
+const struct program library_programs[] = {
+    {"multiplies on the wrong stream", multiplies_on_the_wrong_stream, "read after unordered write", "gemm", "copy",
+     .shows = true},
+    {"clears what a kernel writes", clears_what_a_kernel_writes, "write after unordered write", "gemm", "fill",
+     .shows = true},
+    {"updates weights that a kernel reads", updates_weights_that_a_kernel_reads, "write after unordered read", "vector",
+     "gemm", .shows = true},
+    {"multiplies what was freed", multiplies_what_was_freed, "use after free", "gemm", "cudaFree", .shows = true},
+    {"reduces before the gradients are there", reduces_before_the_gradients_are_there, "read after unordered write",
+     "AllReduce", "copy", .shows = true},
+    {"takes the sum before it is there", takes_the_sum_before_it_is_there, "read after unordered write", "copy", "AllReduce",
+     .shows = true},
+    {"reuses the bucket too soon", reuses_the_bucket_too_soon, "write after unordered read", "fill", "AllReduce",
+     .shows = true},
+    {"reduces twice into one buffer", reduces_twice_into_one_buffer, "write after unordered write", "AllReduce", "AllReduce",
+     .shows = true},
+    {NULL}};
