@@ -232,10 +232,10 @@ static void check_host_reads(const struct vnode_task *task) {
 }
 
 /* Until a copy to pinned memory has run, the program must not look there: what it would find is poison. Small ranges are
-   left alone, they may be flags that the host polls. */
+   left alone, they may be flags that the host polls; and kernels, which may read what they write. */
 static void poison_host_writes(const struct vnode_task *task) {
   enum { FLAG_BYTES = 64 };
-  if (!is_adversarial())
+  if (!is_adversarial() || !(task->op.flags & (VNODE_OP_COPY | VNODE_OP_FILL)))
     return;
   for (size_t i = 0; i < task->op.access_count; i++) {
     const struct vnode_access *access = &task->op.accesses[i];
