@@ -115,6 +115,7 @@ def test_strided_fill_numbers_elements_in_memory_order():
 def test_dropout_mask_and_backward(n):
     x = torch.ones(n, device="cuda", requires_grad=True)
     y = F.dropout(x, 0.25)
+    assert (x == 1).all(), "the input is written"
     kept = y != 0
     assert abs(kept.float().mean() - 0.75) < 0.06
     torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / 0.75))

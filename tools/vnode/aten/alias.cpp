@@ -18,12 +18,6 @@ c10::DispatchKeySet keys_above_kernels() {
 
 HostScope::HostScope(c10::Device device) : below_(keys_above_kernels()), device_(device) {}
 
-void check_submitted(enum vnode_status status) {
-  TORCH_CHECK(status != VNODE_NOT_INITIALIZED,
-              "CUDA error: initialization error (CUDA was used before fork; start DataLoader workers before, or by spawn)");
-  TORCH_CHECK(status == VNODE_OK, "CUDA error: the virtual node refused an operation (status ", static_cast<int>(status), ")");
-}
-
 Tensor host_view(const Tensor &t) {
   if (!t.defined() || !t.is_cuda())
     return t;

@@ -17,9 +17,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <exception>
-#include <type_traits>
-
 #include "core.h"
 
 namespace vnode_aten {
@@ -44,32 +41,5 @@ private:
   c10::impl::ExcludeDispatchKeyGuard below_;
   c10::cuda::OptionalCUDAGuard device_;
 };
-
-/* Throws as PyTorch does after a failed CUDA call when the node refuses work (in a forked child). */
-void check_submitted(enum vnode_status status);
-
-/* Runs `work()` as one operation of the current stream of `device`, in the stream's order; rethrows what it throws.
-   `name` must outlive the process's use of the node (a literal, or a string owned by a registered kernel). */
-template <typename Work> void on_stream(c10::Device device, const char *name, Work &&work) {
-  struct Call {
-    std::remove_reference_t<Work> *work;
-    std::exception_ptr *error;
-  };
-  std::exception_ptr error;
-  Call call{&work, &error};
-  /* The engine is C: an exception must not cross it. */
-  auto run = [](void *args) {
-    auto *c = static_cast<Call *>(args);
-    try {
-      (*c->work)();
-    } catch (...) {
-      *c->error = std::current_exception();
-    }
-  };
-  auto *stream = reinterpret_cast<struct vnode_stream *>(c10::cuda::getCurrentCUDAStream(device.index()).stream());
-  check_submitted(vnode_stream_submit(stream, name, run, &call, sizeof call));
-  if (error)
-    std::rethrow_exception(error);
-}
 
 } // namespace vnode_aten

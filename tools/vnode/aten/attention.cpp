@@ -6,7 +6,8 @@
 
 #include <ATen/OpMathType.h>
 
-#include "alias.h"
+#include "boxed.h"
+#include "model.h"
 #include "random.h"
 
 namespace vnode_aten {
@@ -46,7 +47,7 @@ Window bottom_right(bool causal, int64_t queries, int64_t keys, std::optional<c1
   return window;
 }
 
-/* One attention: host views [B, H, L, D] (or [B, Hkv, S, D]) and what shapes the scores. */
+/* One attention: [B, H, L, D] (or [B, Hkv, S, D]) and what shapes the scores. */
 struct Problem {
   Tensor q, k, v, bias;
   Window window;
@@ -190,12 +191,20 @@ Backward backward(const Problem &p, const Tensor &grad_output, const Tensor &lse
 }
 
 /* The kernels write [B, L, H, D] memory, seen as [B, H, L, D]. */
-Tensor to_device_by_token(const Tensor &t, const Tensor &like) {
-  return to_device(t.to(like.scalar_type()).transpose(1, 2).contiguous().transpose(1, 2), like.device());
+Tensor by_token(const Tensor &t, const Tensor &like) {
+  return t.to(like.scalar_type()).transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-Tensor to_device_plain(const Tensor &t, at::ScalarType type, const Tensor &like) {
-  return to_device(t.to(type).contiguous(), like.device());
+Tensor plain(const Tensor &t, at::ScalarType type) {
+  return t.to(type).contiguous();
+}
+
+/* ------------------------------------------------------------------------------------------------ random numbers and time */
+
+
+
+uint64_t dropout_words(int64_t batches, int64_t heads, int64_t queries, int64_t keys, double dropout) {
+  return dropout > 0 ? static_cast<uint64_t>(batches * heads * queries * keys) : 0;
 }
 
 /* The generator's state at a forward pass, kept in two tensors for the backward pass. */
@@ -203,90 +212,102 @@ struct SavedPhilox {
   Tensor seed, offset;
 };
 
-PhiloxState draw_philox(const Tensor &q, const Tensor &k, double dropout) {
-  if (dropout <= 0)
-    return {0, 0};
-  const int64_t scores = q.size(0) * q.size(1) * q.size(2) * k.size(2);
-  return take_philox(std::nullopt, q.device(), static_cast<uint64_t>(scores));
+SavedPhilox save_philox() {
+  auto scalar = [](uint64_t value) { return at::scalar_tensor(static_cast<int64_t>(value), at::kLong); };
+  return {scalar(PhiloxScope::current().seed), scalar(PhiloxScope::current().offset)};
 }
 
-SavedPhilox save_philox(const PhiloxState &state, c10::Device device) {
-  auto scalar = [&](uint64_t value) { return to_device(at::scalar_tensor(static_cast<int64_t>(value), at::kLong), device); };
-  return {scalar(state.seed), scalar(state.offset)};
-}
-
-int64_t read_scalar(const Tensor &t) {
-  return t.defined() && t.numel() != 0 ? host_view(t).reshape(-1)[0].item<int64_t>() : 0;
+uint64_t read_scalar(const Tensor &t) {
+  return t.defined() && t.numel() != 0 ? static_cast<uint64_t>(t.reshape(-1)[0].item<int64_t>()) : 0;
 }
 
 PhiloxState load_philox(const Tensor &seed, const Tensor &offset, double dropout) {
   if (dropout <= 0)
     return {0, 0};
-  return {static_cast<uint64_t>(read_scalar(seed)), static_cast<uint64_t>(read_scalar(offset))};
+  return {read_scalar(seed), read_scalar(offset)};
 }
 
-Tensor defined(const OptionalTensor &t) {
-  return t && t->defined() ? host_view(*t) : Tensor();
+/* Pairs of a query and a key that it sees. */
+double visible_pairs(const Window &window, int64_t queries, int64_t keys) {
+  if (!window.limited())
+    return static_cast<double>(queries) * static_cast<double>(keys);
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < queries; i++) {
+    const int64_t at = i + window.shift;
+    const int64_t first = window.left == kUnlimited ? 0 : std::max<int64_t>(0, at - window.left);
+    const int64_t last = window.right == kUnlimited ? keys - 1 : std::min<int64_t>(keys - 1, at + window.right);
+    pairs += std::max<int64_t>(0, last - first + 1);
+  }
+  return static_cast<double>(pairs);
 }
 
-Problem problem(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window, std::optional<double> scale,
-                double dropout, PhiloxState philox) {
-  return {host_view(q), host_view(k), host_view(v), defined(bias), window, scale_or_default(scale, q), dropout, philox};
+/* Two matrix products over the visible pairs, five in the backward pass. `maps`: batches times heads. */
+int64_t attention_ns(double maps, double pairs, const Tensor &q, const Tensor &v, uint64_t bytes, bool backward) {
+  const double forward_flops = 2 * maps * pairs * static_cast<double>(q.size(-1) + v.size(-1));
+  return vnode_model_attention_ns(backward ? 2.5 * forward_flops : forward_flops, bytes, backward);
+}
+
+/* Of the operators whose q, k and v are [B, H, L, D] from argument `first` on. */
+template <size_t first, size_t dropout> uint64_t sdpa_words(Arguments arguments) {
+  const Tensor &q = arguments[first].toTensor(), &k = arguments[first + 1].toTensor();
+  return dropout_words(q.size(0), q.size(1), q.size(2), k.size(2), arguments[dropout].toDouble());
+}
+
+template <size_t first, size_t causal, bool at_bottom, bool is_backward> int64_t sdpa_ns(Arguments arguments, uint64_t bytes) {
+  const Tensor &q = arguments[first].toTensor(), &k = arguments[first + 1].toTensor(), &v = arguments[first + 2].toTensor();
+  const bool masked = arguments[causal].toBool();
+  const Window window = at_bottom ? bottom_right(masked, q.size(2), k.size(2), std::nullopt, std::nullopt) : top_left(masked);
+  return attention_ns(static_cast<double>(q.size(0) * q.size(1)), visible_pairs(window, q.size(2), k.size(2)), q, v, bytes, is_backward);
 }
 
 /* ------------------------------------------------------------------------------------------------------- flash and cuDNN */
 
+Problem problem(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window, std::optional<double> scale,
+                double dropout, PhiloxState philox) {
+  return {q, k, v, bias && bias->defined() ? *bias : Tensor(), window, scale_or_default(scale, q), dropout, philox};
+}
+
 using FlashResult = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
-FlashResult sdpa_forward(const char *name, const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window,
-                         double dropout, std::optional<double> scale, bool lse_column) {
-  HostScope scope(q.device());
-  const PhiloxState state = draw_philox(q, k, dropout);
-  Forward result;
-  on_stream(q.device(), name, [&] { result = forward(problem(q, k, v, bias, window, scale, dropout, state)); });
-  const SavedPhilox saved = save_philox(state, q.device());
+FlashResult sdpa_forward(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window, double dropout,
+                         std::optional<double> scale, bool lse_column) {
+  const Forward result = forward(problem(q, k, v, bias, window, scale, dropout, PhiloxScope::current()));
+  const SavedPhilox saved = save_philox();
   const Tensor lse = lse_column ? result.lse.unsqueeze(-1) : result.lse;
-  return {to_device_by_token(result.output, q), to_device_plain(lse, at::kFloat, q), Tensor(), Tensor(), q.sym_size(2), k.sym_size(2),
-          saved.seed, saved.offset, Tensor()};
+  return {by_token(result.output, q), plain(lse, at::kFloat), Tensor(), Tensor(), q.sym_size(2), k.sym_size(2), saved.seed, saved.offset, Tensor()};
 }
 
-Gradients sdpa_backward(const char *name, const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias,
-                        const Tensor &lse, Window window, double dropout, std::optional<double> scale, const Tensor &seed,
-                        const Tensor &offset) {
-  HostScope scope(q.device());
-  const PhiloxState state = load_philox(seed, offset, dropout);
-  Backward result;
-  on_stream(q.device(), name, [&] {
-    const Tensor rows = host_view(lse);
-    result = backward(problem(q, k, v, bias, window, scale, dropout, state), host_view(grad), rows.dim() == 4 ? rows.squeeze(-1) : rows, false);
-  });
-  return {to_device_by_token(result.q, q), to_device_by_token(result.k, k), to_device_by_token(result.v, v)};
+Gradients sdpa_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias, const Tensor &lse, Window window,
+                        double dropout, std::optional<double> scale, const Tensor &seed, const Tensor &offset) {
+  const Tensor rows = lse.dim() == 4 ? lse.squeeze(-1) : lse;
+  const Backward result = backward(problem(q, k, v, bias, window, scale, dropout, load_philox(seed, offset, dropout)), grad, rows, false);
+  return {by_token(result.q, q), by_token(result.k, k), by_token(result.v, v)};
 }
 
 FlashResult sdpa_flash(const Tensor &q, const Tensor &k, const Tensor &v, double dropout, bool causal, bool debug_mask, std::optional<double> scale) {
   TORCH_CHECK(!debug_mask, "virtual node: _scaled_dot_product_flash_attention does not give its debug mask");
   const Window window = bottom_right(causal, q.size(2), k.size(2), std::nullopt, std::nullopt);
-  return sdpa_forward("_scaled_dot_product_flash_attention", q, k, v, std::nullopt, window, dropout, scale, false);
+  return sdpa_forward(q, k, v, std::nullopt, window, dropout, scale, false);
 }
 
 Gradients sdpa_flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &, const Tensor &lse,
                               const Tensor &, const Tensor &, c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor &seed,
                               const Tensor &offset, std::optional<double> scale) {
   const Window window = bottom_right(causal, q.size(2), k.size(2), std::nullopt, std::nullopt);
-  return sdpa_backward("_scaled_dot_product_flash_attention_backward", grad, q, k, v, Tensor(), lse, window, dropout, scale, seed, offset);
+  return sdpa_backward(grad, q, k, v, Tensor(), lse, window, dropout, scale, seed, offset);
 }
 
 FlashResult sdpa_cudnn(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool, double dropout, bool causal, bool debug_mask,
                        std::optional<double> scale) {
   TORCH_CHECK(!debug_mask, "virtual node: _scaled_dot_product_cudnn_attention does not give its debug mask");
-  return sdpa_forward("_scaled_dot_product_cudnn_attention", q, k, v, bias, top_left(causal), dropout, scale, true);
+  return sdpa_forward(q, k, v, bias, top_left(causal), dropout, scale, true);
 }
 
 Gradients sdpa_cudnn_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &, const Tensor &lse,
                               const Tensor &seed, const Tensor &offset, const Tensor &bias, const Tensor &, const Tensor &, c10::SymInt,
                               c10::SymInt, double dropout, bool causal, std::optional<double> scale) {
-  return sdpa_backward("_scaled_dot_product_cudnn_attention_backward", grad, q, k, v, bias, lse, top_left(causal), dropout, scale, seed, offset);
+  return sdpa_backward(grad, q, k, v, bias, lse, top_left(causal), dropout, scale, seed, offset);
 }
 
 /* ------------------------------------------------------------------------------------------------------ memory-efficient */
@@ -299,37 +320,26 @@ Tensor pad_lse(const Tensor &lse) {
   return at::constant_pad_nd(lse, {0, padded - queries}, std::numeric_limits<double>::infinity());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> sdpa_efficient(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool want_lse,
-                                                          double dropout, bool causal, std::optional<double> scale) {
-  HostScope scope(q.device());
-  const PhiloxState state = draw_philox(q, k, dropout);
-  Forward result;
-  on_stream(q.device(), "_scaled_dot_product_efficient_attention",
-            [&] { result = forward(problem(q, k, v, bias, top_left(causal), scale, dropout, state)); });
-  const SavedPhilox saved = save_philox(state, q.device());
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+Four sdpa_efficient(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool want_lse, double dropout, bool causal,
+                    std::optional<double> scale) {
+  const Forward result = forward(problem(q, k, v, bias, top_left(causal), scale, dropout, PhiloxScope::current()));
+  const SavedPhilox saved = save_philox();
   const Tensor lse = want_lse ? pad_lse(result.lse) : at::empty({q.size(0), q.size(1), 0}, result.lse.options());
-  return {to_device_by_token(result.output, q), to_device_plain(lse, at::kFloat, q), saved.seed, saved.offset};
+  return {by_token(result.output, q), plain(lse, at::kFloat), saved.seed, saved.offset};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> sdpa_efficient_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v,
-                                                                   const Tensor &bias, const Tensor &, const Tensor &lse, const Tensor &seed,
-                                                                   const Tensor &offset, double dropout, std::array<bool, 4> wanted, bool causal,
-                                                                   std::optional<double> scale) {
+Four sdpa_efficient_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias, const Tensor &, const Tensor &lse,
+                             const Tensor &seed, const Tensor &offset, double dropout, std::array<bool, 4> wanted, bool causal,
+                             std::optional<double> scale) {
   if (!grad.defined())
     return {};
-  HostScope scope(q.device());
-  const PhiloxState state = load_philox(seed, offset, dropout);
   const bool want_bias = wanted[3] && bias.defined();
-  Backward result;
-  Tensor grad_bias;
-  on_stream(q.device(), "_scaled_dot_product_efficient_attention_backward", [&] {
-    const Tensor rows = host_view(lse).narrow(-1, 0, q.size(2));
-    result = backward(problem(q, k, v, bias, top_left(causal), scale, dropout, state), host_view(grad), rows, want_bias);
-    if (want_bias)
-      grad_bias = at::sum_to(result.bias, bias.sizes());
-  });
-  return {to_device_by_token(result.q, q), to_device_by_token(result.k, k), to_device_by_token(result.v, v),
-          want_bias ? to_device_plain(grad_bias, bias.scalar_type(), q) : Tensor()};
+  const Problem p = problem(q, k, v, bias, top_left(causal), scale, dropout, load_philox(seed, offset, dropout));
+  const Backward result = backward(p, grad, lse.narrow(-1, 0, q.size(2)), want_bias);
+  return {by_token(result.q, q), by_token(result.k, k), by_token(result.v, v),
+          want_bias ? plain(at::sum_to(result.bias, bias.sizes()), bias.scalar_type()) : Tensor()};
 }
 
 /* ------------------------------------------------------------------------ flash by tokens: [B, L, H, D], or packed sequences */
@@ -344,7 +354,7 @@ std::vector<Sequence> sequences(const Tensor &q, const Tensor &k, const Optional
     return {{0, q.size(1), 0, k.size(1)}};
   TORCH_CHECK(k_starts && k_starts->defined() && k_starts->numel() == q_starts->numel(),
               "_flash_attention_forward: cum_seq_q and cum_seq_k must have the same number of sequences");
-  const Tensor qs = host_view(*q_starts).to(at::kLong), ks = host_view(*k_starts).to(at::kLong);
+  const Tensor qs = q_starts->to(at::kLong), ks = k_starts->to(at::kLong);
   const auto *a = qs.const_data_ptr<int64_t>(), *b = ks.const_data_ptr<int64_t>();
   std::vector<Sequence> all;
   for (int64_t i = 0; i + 1 < qs.numel(); i++)
@@ -358,6 +368,25 @@ Tensor by_head(const Tensor &t, int64_t first, int64_t count) {
   return batched.narrow(1, first, count).transpose(1, 2);
 }
 
+template <size_t first, size_t dropout> uint64_t flash_words(Arguments arguments) {
+  const Tensor &q = arguments[first].toTensor(), &k = arguments[first + 1].toTensor();
+  return q.dim() == 4 ? dropout_words(q.size(0), q.size(2), q.size(1), k.size(1), arguments[dropout].toDouble()) : 0;
+}
+
+/* The lengths of packed sequences are in device memory: they are taken as equal. */
+template <size_t first, size_t starts, size_t causal, size_t left, bool is_backward> int64_t flash_ns(Arguments arguments, uint64_t bytes) {
+  const Tensor &q = arguments[first].toTensor(), &k = arguments[first + 1].toTensor(), &v = arguments[first + 2].toTensor();
+  int64_t batches = q.size(0), queries = q.size(1), keys = k.size(1);
+  if (q.dim() == 3) {
+    batches = std::max<int64_t>(1, arguments[starts].isTensor() ? arguments[starts].toTensor().numel() - 1 : 1);
+    queries = q.size(0) / batches;
+    keys = k.size(0) / batches;
+  }
+  const Window window = bottom_right(arguments[causal].toBool(), queries, keys, arguments[left].toOptional<c10::SymInt>(),
+                                     arguments[left + 1].toOptional<c10::SymInt>());
+  return attention_ns(static_cast<double>(batches * q.size(-2)), visible_pairs(window, queries, keys), q, v, bytes, is_backward);
+}
+
 using TokenResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 TokenResult flash_forward(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &q_starts, const OptionalTensor &k_starts, c10::SymInt,
@@ -367,58 +396,50 @@ TokenResult flash_forward(const Tensor &q, const Tensor &k, const Tensor &v, con
   TORCH_CHECK(!debug_mask && !(used_keys && used_keys->defined()) && !(slopes && slopes->defined()) && !(block_table && block_table->defined()),
               "virtual node: _flash_attention_forward is implemented without debug mask, seqused_k, alibi_slopes and block_table");
   TORCH_CHECK(dropout == 0 || q.dim() == 4, "virtual node: _flash_attention_forward over packed sequences is implemented without dropout");
-  HostScope scope(q.device());
-  const Tensor qh = host_view(q), kh = host_view(k), vh = host_view(v);
-  const PhiloxState state = q.dim() == 4 ? draw_philox(by_head(q, 0, q.size(1)), by_head(k, 0, k.size(1)), dropout) : PhiloxState{0, 0};
   auto shape = q.sizes().vec();
   shape.back() = v.size(-1);
-  const Tensor output = at::zeros(shape, qh.options());
-  const Tensor lse = q.dim() == 4 ? at::empty({q.size(0), q.size(2), q.size(1)}, qh.options().dtype(at::kFloat))
-                                  : at::empty({q.size(1), q.size(0)}, qh.options().dtype(at::kFloat));
-  on_stream(q.device(), "_flash_attention_forward", [&] {
-    for (const Sequence &s : sequences(qh, kh, q_starts, k_starts)) {
-      const Forward result = forward({by_head(qh, s.q_first, s.q_count), by_head(kh, s.k_first, s.k_count), by_head(vh, s.k_first, s.k_count), Tensor(),
-                                      bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout, state});
-      by_head(output, s.q_first, s.q_count).copy_(result.output);
-      lse.narrow(-1, s.q_first, s.q_count).copy_(q.dim() == 4 ? result.lse : result.lse[0]);
-    }
-  });
-  const SavedPhilox saved = save_philox(state, q.device());
-  return {to_device(output, q.device()), to_device(lse, q.device()), saved.seed, saved.offset, Tensor()};
+  const Tensor output = at::zeros(shape, q.options());
+  const Tensor lse = q.dim() == 4 ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))
+                                  : at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
+  for (const Sequence &s : sequences(q, k, q_starts, k_starts)) {
+    const Forward result = forward({by_head(q, s.q_first, s.q_count), by_head(k, s.k_first, s.k_count), by_head(v, s.k_first, s.k_count), Tensor(),
+                                    bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout, PhiloxScope::current()});
+    by_head(output, s.q_first, s.q_count).copy_(result.output);
+    lse.narrow(-1, s.q_first, s.q_count).copy_(q.dim() == 4 ? result.lse : result.lse[0]);
+  }
+  const SavedPhilox saved = save_philox();
+  return {output, lse, saved.seed, saved.offset, Tensor()};
 }
 
 Gradients flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &, const Tensor &lse, const Tensor &q_starts,
                          const Tensor &k_starts, c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor &seed, const Tensor &offset,
                          std::optional<double> scale, std::optional<c10::SymInt> left, std::optional<c10::SymInt> right) {
-  HostScope scope(q.device());
   const PhiloxState state = load_philox(seed, offset, dropout);
-  const Tensor qh = host_view(q), kh = host_view(k), vh = host_view(v), gh = host_view(grad), rows = host_view(lse);
-  const Tensor dq = at::zeros(q.sizes(), qh.options()), dk = at::zeros(k.sizes(), kh.options()), dv = at::zeros(v.sizes(), vh.options());
-  on_stream(q.device(), "_flash_attention_backward", [&] {
-    for (const Sequence &s : sequences(qh, kh, q_starts, k_starts)) {
-      const Tensor cut = rows.narrow(-1, s.q_first, s.q_count);
-      const Problem p{by_head(qh, s.q_first, s.q_count), by_head(kh, s.k_first, s.k_count), by_head(vh, s.k_first, s.k_count), Tensor(),
-                      bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout, state};
-      const Backward result = backward(p, by_head(gh, s.q_first, s.q_count), q.dim() == 4 ? cut : cut.unsqueeze(0), false);
-      by_head(dq, s.q_first, s.q_count).copy_(result.q);
-      by_head(dk, s.k_first, s.k_count).copy_(result.k);
-      by_head(dv, s.k_first, s.k_count).copy_(result.v);
-    }
-  });
-  return {to_device(dq, q.device()), to_device(dk, q.device()), to_device(dv, q.device())};
+  const Tensor dq = at::zeros(q.sizes(), q.options()), dk = at::zeros(k.sizes(), k.options()), dv = at::zeros(v.sizes(), v.options());
+  for (const Sequence &s : sequences(q, k, q_starts, k_starts)) {
+    const Tensor cut = lse.narrow(-1, s.q_first, s.q_count);
+    const Problem p{by_head(q, s.q_first, s.q_count), by_head(k, s.k_first, s.k_count), by_head(v, s.k_first, s.k_count), Tensor(),
+                    bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout, state};
+    const Backward result = backward(p, by_head(grad, s.q_first, s.q_count), q.dim() == 4 ? cut : cut.unsqueeze(0), false);
+    by_head(dq, s.q_first, s.q_count).copy_(result.q);
+    by_head(dk, s.k_first, s.k_count).copy_(result.k);
+    by_head(dv, s.k_first, s.k_count).copy_(result.v);
+  }
+  return {dq, dk, dv};
 }
 
 } // namespace
 
+/* The numbers are places of arguments in the operators' schemas: of the query, the dropout probability, the causal flag … */
 void register_attention(torch::Library &library) {
-  library.impl("_scaled_dot_product_flash_attention", TORCH_FN(sdpa_flash));
-  library.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(sdpa_flash_backward));
-  library.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(sdpa_cudnn));
-  library.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(sdpa_cudnn_backward));
-  library.impl("_scaled_dot_product_efficient_attention", TORCH_FN(sdpa_efficient));
-  library.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(sdpa_efficient_backward));
-  library.impl("_flash_attention_forward", TORCH_FN(flash_forward));
-  library.impl("_flash_attention_backward", TORCH_FN(flash_backward));
+  register_host<sdpa_flash>(library, "_scaled_dot_product_flash_attention", {sdpa_words<0, 3>, sdpa_ns<0, 4, true, false>});
+  register_host<sdpa_flash_backward>(library, "_scaled_dot_product_flash_attention_backward", {nullptr, sdpa_ns<1, 11, true, true>});
+  register_host<sdpa_cudnn>(library, "_scaled_dot_product_cudnn_attention", {sdpa_words<0, 5>, sdpa_ns<0, 6, false, false>});
+  register_host<sdpa_cudnn_backward>(library, "_scaled_dot_product_cudnn_attention_backward", {nullptr, sdpa_ns<1, 14, false, true>});
+  register_host<sdpa_efficient>(library, "_scaled_dot_product_efficient_attention", {sdpa_words<0, 5>, sdpa_ns<0, 6, false, false>});
+  register_host<sdpa_efficient_backward>(library, "_scaled_dot_product_efficient_attention_backward", {nullptr, sdpa_ns<1, 11, false, true>});
+  register_host<flash_forward>(library, "_flash_attention_forward", {flash_words<0, 7>, flash_ns<0, 3, 8, 11, false>});
+  register_host<flash_backward>(library, "_flash_attention_backward", {nullptr, flash_ns<1, 6, 11, 15, true>});
 }
 
 } // namespace vnode_aten

@@ -4,7 +4,7 @@
 #include <ATen/native/Copy.h>
 #include <ATen/native/TensorIterator.h>
 
-#include "alias.h"
+#include "operation.h"
 
 namespace vnode_aten {
 
@@ -34,7 +34,11 @@ void copy(at::TensorIterator &iter, bool non_blocking) {
     return;
   }
   HostScope scope(dst_device);
-  on_stream(dst_device, "copy_", [&] { host_view(dst).copy_(host_view(src)); });
+  const Tensor to = host_view(dst), from = host_view(src);
+  Footprint footprint;
+  footprint.reads(from);
+  footprint.writes(to);
+  on_stream(dst_device, "copy_", footprint, [to, from] { to.copy_(from); });
 }
 
 } // namespace

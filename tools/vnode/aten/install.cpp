@@ -54,7 +54,7 @@ void register_boxed(torch::Library &library, const c10::OperatorHandle &op) {
   std::string qualified = name.name.substr(kNamespace.size());
   if (!name.overload_name.empty())
     qualified += "." + name.overload_name;
-  library.impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(op.schema())));
+  library.impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(op)));
 }
 
 void register_all_boxed(torch::Library &library) {
@@ -88,9 +88,9 @@ struct Installed {
     register_attention(*written);
     register_norm(*written);
     register_softmax(*written);
-    written->impl("native_dropout", TORCH_FN(native_dropout));
-    written->impl("_fused_dropout", TORCH_FN(fused_dropout));
-    written->impl("_masked_scale", TORCH_FN(masked_scale));
+    register_host<native_dropout>(*written, "native_dropout", {native_dropout_words, nullptr});
+    register_host<fused_dropout>(*written, "_fused_dropout", {fused_dropout_words, nullptr});
+    register_host<masked_scale>(*written, "_masked_scale");
     install_copy();
     install_random();
   }

@@ -23,11 +23,11 @@ using OptionalGenerator = std::optional<at::Generator>;
 
 constexpr uint64_t kBlock = 256;         /* threads a block of PyTorch's distribution and dropout kernels */
 constexpr uint64_t kWordsPerCall = 4;    /* one cuRAND call moves the offset by at most this */
-constexpr uint64_t kBoxedIncrement = 20; /* what CUDA's poisson takes; of the other boxed operators some take more or less */
 
 /* Threads of the grid that PyTorch launches for `numel` elements (DistributionTemplates.h, Dropout.cu). */
 uint64_t grid_threads(uint64_t numel) {
-  const cudaDeviceProp *gpu = at::cuda::getCurrentDeviceProperties();
+  /* All devices of the node are equal. */
+  static const cudaDeviceProp *const gpu = at::cuda::getCurrentDeviceProperties();
   const uint64_t most = static_cast<uint64_t>(gpu->multiProcessorCount) *
                         (static_cast<uint64_t>(gpu->maxThreadsPerMultiProcessor) / kBlock);
   return kBlock * std::min(most, (numel + kBlock - 1) / kBlock);
@@ -36,7 +36,9 @@ uint64_t grid_threads(uint64_t numel) {
 /* Addresses of an iterator's only operand by linear index, fastest dimension first: the order in which CUDA numbers elements. */
 class Elements {
 public:
-  explicit Elements(TensorIteratorBase &iter) : base_(static_cast<char *>(iter.data_ptr(0))), shape_(iter.shape()), strides_(iter.strides(0)) {}
+  explicit Elements(TensorIteratorBase &iter)
+      : base_(static_cast<char *>(iter.data_ptr(0))), shape_(iter.shape().begin(), iter.shape().end()),
+        strides_(iter.strides(0).begin(), iter.strides(0).end()) {}
 
   template <typename T> T &at(uint64_t index) const {
     if (shape_.size() == 1)
@@ -51,7 +53,7 @@ public:
 
 private:
   char *base_;
-  at::IntArrayRef shape_, strides_;
+  c10::SmallVector<int64_t, 4> shape_, strides_; /* own copies: a late kernel outlives the iterator */
 };
 
 /* distribution_nullary_kernel: thread t of n draws `draw(words)` (an array of U numbers) per round r and stores them at
@@ -65,9 +67,12 @@ void fill(const char *name, TensorIteratorBase &iter, const OptionalGenerator &g
   const c10::Device device = iter.device(0);
   c10::cuda::CUDAGuard guard(device);
   const uint64_t threads = grid_threads(numel);
-  const PhiloxState state = take_philox(generator, device, ((numel - 1) / (threads * unroll) + 1) * kWordsPerCall);
-  const Elements out(iter);
-  on_stream(device, name, [&] {
+  const at::PhiloxCudaState taken = take_philox(generator, device, ((numel - 1) / (threads * unroll) + 1) * kWordsPerCall);
+  Footprint footprint;
+  footprint.writes(host_view(iter.tensor(0)));
+  add_philox(footprint, taken);
+  on_stream(device, name, footprint, [out = Elements(iter), taken, numel, threads, draw, store] {
+    const PhiloxState state = read_philox(taken);
     for (uint64_t first = 0, round = 0; first < numel; first += threads * unroll, round++) {
       const auto active = static_cast<int64_t>(std::min(threads, numel - first));
       at::parallel_for(0, active, 4096, [&](int64_t begin, int64_t end) {
@@ -193,11 +198,16 @@ void bernoulli_tensor_kernel(const at::TensorBase &self, const at::TensorBase &p
   TORCH_CHECK(at::isFloatingType(p.scalar_type()), "expected probabilities tensor to have floating type, got ", p.scalar_type());
   const c10::Device device = self.device();
   HostScope scope(device);
-  const PhiloxState state = take_philox(generator, device, 10);
-  const Tensor out = host_view(Tensor(self));
-  on_stream(device, "bernoulli_", [&] {
-    const bool wide = self.scalar_type() == at::kDouble;
-    const Tensor limit = host_view(Tensor(p)).to(wide ? at::kDouble : at::kFloat).expand_as(out).contiguous();
+  const at::PhiloxCudaState taken = take_philox(generator, device, 10);
+  const Tensor out = host_view(Tensor(self)), chances = host_view(Tensor(p));
+  Footprint footprint;
+  footprint.reads(chances);
+  footprint.writes(out);
+  add_philox(footprint, taken);
+  on_stream(device, "bernoulli_", footprint, [out, chances, taken] {
+    const PhiloxState state = read_philox(taken);
+    const bool wide = out.scalar_type() == at::kDouble;
+    const Tensor limit = chances.to(wide ? at::kDouble : at::kFloat).expand_as(out).contiguous();
     const Tensor u = at::empty(out.sizes(), limit.options());
     AT_DISPATCH_FLOATING_TYPES(limit.scalar_type(), "bernoulli_", [&] {
       auto *numbers = u.mutable_data_ptr<scalar_t>();
@@ -241,8 +251,15 @@ void random_kernel(TensorIteratorBase &iter, OptionalGenerator generator) {
 void multinomial_kernel(Tensor &result, const Tensor &weights, int64_t samples, OptionalGenerator generator) {
   const c10::Device device = weights.device();
   HostScope scope(device);
-  at::Generator host = host_generator(generator, device);
-  on_stream(device, "multinomial", [&] { host_view(result).copy_(at::multinomial(host_view(weights), samples, true, host)); });
+  const at::PhiloxCudaState taken = take_philox(generator, device, kBoxedIncrement);
+  const Tensor out = host_view(result), chances = host_view(weights);
+  Footprint footprint;
+  footprint.reads(chances);
+  footprint.writes(out);
+  add_philox(footprint, taken);
+  on_stream(device, "multinomial", footprint, [out, chances, samples, taken] {
+    out.copy_(at::multinomial(chances, samples, true, host_generator(read_philox(taken))));
+  });
 }
 
 /* The random words of Dropout.cu: with a vector width v > 1 thread t takes v neighbours per call, else elements a grid apart. */
@@ -267,44 +284,66 @@ private:
   uint64_t threads_, width_;
 };
 
-std::tuple<Tensor, Tensor> dropout(const Tensor &input, double keep, const OptionalGenerator &generator, at::ScalarType mask_type) {
-  const c10::Device device = input.device();
-  HostScope scope(device);
+uint64_t dropout_words(const Tensor &input) {
   const auto numel = static_cast<uint64_t>(input.numel());
-  const Tensor out = at::empty_like(input), mask = at::empty_like(input, input.options().dtype(mask_type));
-  if (numel == 0)
-    return {out, mask};
-  const uint64_t threads = grid_threads(numel);
-  const PhiloxState state = take_philox(generator, device, ((numel - 1) / (threads * 4) + 1) * kWordsPerCall);
-  on_stream(device, "native_dropout", [&] {
-    const DropoutWords words(state, numel, threads);
-    const Tensor kept = host_view(mask), result = host_view(out);
-    auto *bytes = static_cast<uint8_t *>(kept.mutable_data_ptr()); /* empty_like made it dense: memory order is CUDA's order */
-    const auto limit = static_cast<float>(keep);
-    at::parallel_for(0, static_cast<int64_t>(numel), 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; i++)
-        bytes[i] = words.at(static_cast<uint64_t>(i)) < limit;
-    });
-    const auto acc = at::toOpMathType(input.scalar_type());
-    result.copy_(host_view(input).to(acc).mul_(kept).mul_(1.0 / keep));
-  });
-  return {out, mask};
+  return numel == 0 ? 0 : ((numel - 1) / (grid_threads(numel) * 4) + 1) * kWordsPerCall;
 }
+
+std::tuple<Tensor, Tensor> dropout(const Tensor &input, double keep, at::ScalarType mask_type) {
+  const auto numel = static_cast<uint64_t>(input.numel());
+  const Tensor mask = at::empty_like(input, input.options().dtype(mask_type));
+  if (numel == 0)
+    return {at::empty_like(input), mask};
+  const DropoutWords words(PhiloxScope::current(), numel, grid_threads(numel));
+  auto *bytes = static_cast<uint8_t *>(mask.mutable_data_ptr()); /* empty_like made it dense: memory order is CUDA's order */
+  const auto limit = static_cast<float>(keep);
+  at::parallel_for(0, static_cast<int64_t>(numel), 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++)
+      bytes[i] = words.at(static_cast<uint64_t>(i)) < limit;
+  });
+  const auto acc = at::toOpMathType(input.scalar_type());
+  return {at::empty_like(input).copy_(input.to(acc).mul(mask).mul_(1.0 / keep)), mask};
+}
+
+thread_local const PhiloxState *current_state;
 
 } // namespace
 
-PhiloxState take_philox(const OptionalGenerator &generator, c10::Device device, uint64_t increment) {
+at::PhiloxCudaState take_philox(const OptionalGenerator &generator, c10::Device device, uint64_t increment) {
   auto *cuda = at::get_generator_or_default<at::CUDAGeneratorImpl>(generator, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
   std::lock_guard<std::mutex> lock(cuda->mutex_);
-  const auto [seed, offset] = cuda->philox_engine_inputs(increment);
-  return {seed, offset};
+  return cuda->philox_cuda_state(increment);
 }
 
-at::Generator host_generator(const OptionalGenerator &generator, c10::Device device) {
-  const PhiloxState state = take_philox(generator, device, kBoxedIncrement);
+PhiloxState read_philox(const at::PhiloxCudaState &taken) {
+  if (!taken.captured_)
+    return {taken.seed_.val, taken.offset_.val};
+  return {static_cast<uint64_t>(*taken.seed_.ptr), static_cast<uint64_t>(*taken.offset_.ptr) + taken.offset_intragraph_};
+}
+
+void add_philox(Footprint &footprint, const at::PhiloxCudaState &taken) {
+  if (!taken.captured_)
+    return;
+  footprint.reads_value(taken.seed_.ptr, sizeof *taken.seed_.ptr);
+  footprint.reads_value(taken.offset_.ptr, sizeof *taken.offset_.ptr);
+}
+
+at::Generator host_generator(const PhiloxState &state) {
   /* A subsequence that no thread of a grid has: the words are not those of another kernel. */
   const Words words = philox(state.seed, ~uint64_t{0}, state.offset);
   return at::detail::createCPUGenerator(static_cast<uint64_t>(words[0]) << 32 | words[1]);
+}
+
+PhiloxScope::PhiloxScope(const PhiloxState &state) : outer_(current_state) {
+  current_state = &state;
+}
+
+PhiloxScope::~PhiloxScope() {
+  current_state = outer_;
+}
+
+const PhiloxState &PhiloxScope::current() {
+  return *current_state;
 }
 
 std::tuple<Tensor, Tensor> native_dropout(const Tensor &input, double p, std::optional<bool> train) {
@@ -312,22 +351,26 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor &input, double p, std::op
     return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   if (p == 1)
     return {at::zeros_like(input), at::zeros_like(input, input.options().dtype(at::kBool))};
-  return dropout(input, 1 - p, std::nullopt, at::kBool);
+  return dropout(input, 1 - p, at::kBool);
 }
 
-std::tuple<Tensor, Tensor> fused_dropout(const Tensor &input, double keep, OptionalGenerator generator) {
-  return dropout(input, keep, generator, at::kByte);
+uint64_t native_dropout_words(c10::ArrayRef<c10::IValue> arguments) {
+  const auto train = arguments[2].toOptional<bool>();
+  return train.value_or(true) && arguments[1].toDouble() != 1 ? dropout_words(arguments[0].toTensor()) : 0;
+}
+
+std::tuple<Tensor, Tensor> fused_dropout(const Tensor &input, double keep, OptionalGenerator) {
+  return dropout(input, keep, at::kByte);
+}
+
+uint64_t fused_dropout_words(c10::ArrayRef<c10::IValue> arguments) {
+  return dropout_words(arguments[0].toTensor());
 }
 
 Tensor masked_scale(const Tensor &input, const Tensor &mask, double scale) {
   TORCH_CHECK(mask.scalar_type() == at::kByte, "mask should be torch.uint8 dtype");
-  HostScope scope(input.device());
-  Tensor out;
-  on_stream(input.device(), "_masked_scale", [&] {
-    const auto acc = at::toOpMathType(input.scalar_type());
-    out = host_view(input).to(acc).mul(host_view(mask)).mul_(scale).to(input.scalar_type());
-  });
-  return to_device(out, input.device());
+  const auto acc = at::toOpMathType(input.scalar_type());
+  return input.to(acc).mul(mask).mul_(scale).to(input.scalar_type());
 }
 
 void install_random() {
