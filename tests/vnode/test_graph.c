@@ -77,16 +77,47 @@ static void set_all(int *device, int value) {
   OK(cudaDeviceSynchronize()); /* the call need not have waited for the copy itself */
 }
 
+/* What a test leaves is given back at its end, so that what leaks is the node's. */
+enum kind { STREAM, EVENT, GRAPH, EXEC };
+static struct {
+  enum kind kind;
+  void *handle;
+} kept[8192];
+static atomic_size_t kept_count;
+
+static void give_back(void) {
+  cudaDeviceSynchronize();
+  for (size_t i = kept_count; i--;)
+    if (kept[i].kind == STREAM)
+      cudaStreamDestroy(kept[i].handle);
+    else if (kept[i].kind == EVENT)
+      cudaEventDestroy(kept[i].handle);
+    else if (kept[i].kind == GRAPH)
+      cudaGraphDestroy(kept[i].handle);
+    else
+      cudaGraphExecDestroy(kept[i].handle);
+}
+
+static void *keep(enum kind kind, void *handle) {
+  size_t index = atomic_fetch_add(&kept_count, 1);
+  ck_assert_uint_lt(index, sizeof kept / sizeof *kept);
+  if (!index)
+    atexit(give_back);
+  kept[index].kind = kind;
+  kept[index].handle = handle;
+  return handle;
+}
+
 static cudaStream_t make_stream(unsigned flags) {
   cudaStream_t stream;
   OK(cudaStreamCreateWithFlags(&stream, flags));
-  return stream;
+  return keep(STREAM, stream);
 }
 
 static cudaEvent_t make_event(void) {
   cudaEvent_t event;
   OK(cudaEventCreate(&event));
-  return event;
+  return keep(EVENT, event);
 }
 
 static cudaStream_t begin(enum cudaStreamCaptureMode mode) {
@@ -99,13 +130,19 @@ static cudaGraph_t end(cudaStream_t stream) {
   cudaGraph_t graph = NULL;
   OK(cudaStreamEndCapture(stream, &graph));
   ck_assert_ptr_nonnull(graph);
-  return graph;
+  return keep(GRAPH, graph);
+}
+
+static cudaGraph_t make_graph(void) {
+  cudaGraph_t graph = NULL;
+  OK(cudaGraphCreate(&graph, 0));
+  return keep(GRAPH, graph);
 }
 
 static cudaGraphExec_t instantiate(cudaGraph_t graph) {
   cudaGraphExec_t exec = NULL;
   OK(cudaGraphInstantiate(&exec, graph, 0));
-  return exec;
+  return keep(EXEC, exec);
 }
 
 static void join(cudaStream_t from, cudaStream_t to) {
@@ -360,8 +397,8 @@ START_TEST(capture_into_a_graph_that_is_there) {
   cudaGraph_t graph = NULL, ended = NULL, other = NULL;
   cudaGraphNode_t first = NULL, before = NULL;
   size_t count = 1;
-  OK(cudaGraphCreate(&graph, 0));
-  OK(cudaGraphCreate(&other, 0));
+  graph = make_graph();
+  other = make_graph();
   OK(cudaGraphAddEmptyNode(&first, graph, NULL, 0));
   cudaStream_t stream = make_stream(cudaStreamNonBlocking);
   GIVES(cudaStreamBeginCaptureToGraph(stream, other, &first, NULL, 1, cudaStreamCaptureModeGlobal), cudaErrorInvalidValue);
@@ -391,7 +428,7 @@ START_TEST(begin_and_end_say_what_is_wrong) {
   cudaStream_t stream = make_stream(0), side = make_stream(cudaStreamNonBlocking);
   GIVES(cudaStreamBeginCapture(NULL, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
   GIVES(cudaStreamBeginCapture(cudaStreamLegacy, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
-  GIVES(cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)7), cudaErrorInvalidResourceHandle);
+  GIVES(cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)7), cudaErrorInvalidValue);
   GIVES(cudaStreamEndCapture(stream, &graph), cudaErrorIllegalState);
   GIVES(cudaStreamEndCapture(NULL, &graph), cudaErrorIllegalState);
   GIVES(cudaStreamEndCapture(stream, NULL), cudaErrorInvalidValue);
@@ -705,8 +742,8 @@ START_TEST(nodes_and_edges) {
   cudaGraphNode_t n[4], listed[6], from[6], to[6], foreign;
   size_t count = 6;
   GIVES(cudaGraphCreate(&graph, 1), cudaErrorInvalidValue);
-  OK(cudaGraphCreate(&graph, 0));
-  OK(cudaGraphCreate(&other, 0));
+  graph = make_graph();
+  other = make_graph();
   OK(cudaGraphAddEmptyNode(&foreign, other, NULL, 0));
   OK(cudaGraphAddEmptyNode(&n[0], graph, NULL, 0));
   OK(cudaGraphAddEmptyNode(&n[1], graph, n, 1));
@@ -771,9 +808,8 @@ static cudaGraphNode_t add_copy(cudaGraph_t graph, const cudaGraphNode_t *after,
 
 START_TEST(explicit_nodes_run_and_can_be_changed) {
   int *a = device_ints(), host = 5, more = 6, back = 0, calls = 0;
-  cudaGraph_t graph = NULL;
+  cudaGraph_t graph = make_graph();
   cudaGraphNode_t fill = NULL, function = NULL;
-  OK(cudaGraphCreate(&graph, 0));
   struct cudaMemsetParams params = {.dst = a, .value = 1, .elementSize = 4, .width = N, .height = 1};
   OK(cudaGraphAddMemsetNode(&fill, graph, NULL, 0, &params));
   cudaGraphNode_t in = add_copy(graph, &fill, a, &host, sizeof host), out = add_copy(graph, &in, &back, a, sizeof back);
@@ -830,7 +866,7 @@ START_TEST(copies_in_three_dimensions) {
     ((unsigned char *)from)[i] = (unsigned char)i;
   cudaGraph_t graph = NULL;
   cudaGraphNode_t node = NULL;
-  OK(cudaGraphCreate(&graph, 0));
+  graph = make_graph();
   struct cudaMemcpy3DParms copy = {.srcPtr = {.ptr = from, .pitch = 8, .xsize = 8, .ysize = 3},
                                    .srcPos = {.x = 2, .y = 1, .z = 1},
                                    .dstPtr = {.ptr = to, .pitch = 8, .xsize = 8, .ysize = 2},
@@ -864,7 +900,7 @@ START_TEST(clones_are_graphs_of_their_own) {
   ck_assert_ptr_ne(found, nodes[1]);
   GIVES(cudaGraphNodeFindInClone(&found, found, graph), cudaErrorInvalidValue);
   OK(cudaGraphDestroy(graph));
-  OK(cudaGraphCreate(&outer, 0));
+  outer = make_graph();
   OK(cudaGraphAddChildGraphNode(&child, outer, NULL, 0, clone));
   OK(cudaGraphDestroy(clone));
   OK(cudaGraphChildGraphNodeGetGraph(child, &child_graph));
@@ -1022,7 +1058,7 @@ START_TEST(user_objects_go_with_their_last_reference) {
   OK(cudaUserObjectCreate(&object, &gone, count_up, 2, cudaUserObjectNoDestructorSync));
   OK(cudaUserObjectRetain(object, 1));
   OK(cudaUserObjectRelease(object, 2));
-  OK(cudaGraphCreate(&graph, 0));
+  graph = make_graph();
   OK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove)); /* the caller's last is the graph's now */
   OK(cudaGraphRetainUserObject(graph, object, 2, 0));
   OK(cudaGraphReleaseUserObject(graph, object, 1));
@@ -1156,7 +1192,7 @@ START_TEST(memory_nodes_by_hand_and_auto_free) {
   int *a = device_ints();
   cudaGraph_t graph = NULL, frees = NULL;
   cudaGraphNode_t alloc = NULL, copy = NULL, node = NULL;
-  OK(cudaGraphCreate(&graph, 0));
+  graph = make_graph();
   struct cudaMemAllocNodeParams params = {
       .poolProps = {.allocType = cudaMemAllocationTypePinned, .location = {.type = cudaMemLocationTypeDevice, .id = 0}},
       .bytesize = 3 * MIB};
@@ -1170,17 +1206,18 @@ START_TEST(memory_nodes_by_hand_and_auto_free) {
   ck_assert_ptr_eq(got.dptr, params.dptr);
   cudaGraphExec_t exec = NULL, freeing = NULL;
   OK(cudaGraphInstantiateWithFlags(&exec, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+  keep(EXEC, exec);
   unsigned long long flags = 0;
   OK(cudaGraphExecGetFlags(exec, &flags));
   ck_assert_uint_eq(flags, cudaGraphInstantiateFlagAutoFreeOnLaunch);
   cudaStream_t stream = make_stream(cudaStreamNonBlocking);
   for (int i = 0; i < 3; i++)
     OK(cudaGraphLaunch(exec, stream));
-  OK(cudaGraphCreate(&frees, 0)); /* another graph frees it */
+  frees = make_graph(); /* another graph frees it */
   OK(cudaGraphAddMemFreeNode(&node, frees, NULL, 0, params.dptr));
   GIVES(cudaGraphAddMemFreeNode(&node, frees, NULL, 0, params.dptr), cudaErrorInvalidValue);
   GIVES(cudaGraphAddMemFreeNode(&node, graph, NULL, 0, params.dptr), cudaErrorInvalidValue);
-  OK(cudaGraphInstantiate(&freeing, frees, 0));
+  freeing = instantiate(frees);
   ck_assert_uint_eq(graph_memory(cudaGraphMemAttrUsedMemCurrent), 4 * MIB);
   OK(cudaGraphLaunch(freeing, stream));
   ck_assert_uint_eq(graph_memory(cudaGraphMemAttrUsedMemCurrent), 0);
