@@ -53,7 +53,9 @@ START_TEST(allocation_rules_of_the_driver) {
   OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer));
   ck_assert_uint_ne(id, other_id);
   ck_assert_int_eq(cuMemAlloc(&base, 178 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+  OK(cuMemsetD32Async(pointer, 0, 12, NULL));
   OK(cuMemsetD32Async(pointer, 0x01020304, 10, NULL));
+  OK(cuStreamSynchronize(NULL));
   ck_assert_uint_eq(((unsigned *)(uintptr_t)pointer)[9], 0x01020304);
   ck_assert_uint_eq(((unsigned *)(uintptr_t)pointer)[10], 0);
 }
@@ -206,12 +208,27 @@ END_TEST
 
 START_TEST(stream_values_are_written_and_waited_for) {
   CUdeviceptr pointer = 0;
+  CUstream waiting, writing;
+  bool late = vnode_config()->order != VNODE_ORDER_EAGER;
   OK(cuInit(0));
   OK(cuMemAlloc(&pointer, 4096));
-  OK(cuStreamWriteValue32(NULL, pointer + 8, 77, 0));
-  OK(cuStreamWaitValue32(NULL, pointer + 8, 77, CU_STREAM_WAIT_VALUE_EQ));
-  ck_assert_int_eq(cuStreamWaitValue32(NULL, pointer + 8, 78, CU_STREAM_WAIT_VALUE_GEQ), CUDA_ERROR_NOT_SUPPORTED);
+  OK(cuMemsetD32(pointer, 0, 8));
+  OK(cuStreamCreate(&waiting, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&writing, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamSynchronize(NULL));
+  OK(cuStreamWriteValue32(writing, pointer + 8, 77, 0));
+  OK(cuStreamWaitValue32(writing, pointer + 8, 77, CU_STREAM_WAIT_VALUE_EQ));
+  OK(cuStreamSynchronize(writing));
+  /* What a later call writes can be waited for where the call returns before the wait. */
+  ck_assert_int_eq(cuStreamWaitValue32(waiting, pointer + 8, 78, CU_STREAM_WAIT_VALUE_GEQ),
+                   late ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
+  OK(cuMemsetD32Async(pointer + 12, 5, 1, waiting));
+  ck_assert_int_eq(cuStreamQuery(waiting), late ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+  OK(cuStreamWriteValue32(writing, pointer + 8, 78, 0));
+  OK(cuStreamSynchronize(waiting));
+  ck_assert_uint_eq(((unsigned *)(uintptr_t)pointer)[3], 5);
   ck_assert_int_eq(cuStreamWriteValue32(NULL, pointer + 2, 77, 0), CUDA_ERROR_INVALID_VALUE);
+  ck_assert_uint_eq(vnode_race_count(), 0);
 }
 END_TEST
 

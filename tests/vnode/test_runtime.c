@@ -128,11 +128,15 @@ START_TEST(pools_keep_up_to_their_threshold) {
   ck_assert_uint_eq(value, 4 * MIB);
   OK(cudaFreeAsync(pointer, NULL));
   OK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &value));
+  ck_assert_uint_eq(value, 4 * MIB); /* until the host has waited */
+  OK(cudaStreamSynchronize(NULL));
+  OK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &value));
   ck_assert_uint_eq(value, 0);
   OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
   OK(cudaMallocAsync(&pointer, 3 * MIB, NULL));
   OK(cudaFreeAsync(pointer, NULL));
   REFUSED(cudaFreeAsync(pointer, NULL), cudaErrorInvalidValue);
+  OK(cudaDeviceSynchronize());
   OK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &value));
   ck_assert_uint_eq(value, 4 * MIB);
   OK(cudaMallocAsync(&again, 4 * MIB, NULL));
@@ -193,8 +197,8 @@ static void open_memory(int from, int to) {
     _exit(1);
   ok = !cudaIpcOpenMemHandle((void **)&pointer, opened.memory, cudaIpcMemLazyEnablePeerAccess) &&
        !cudaIpcOpenMemHandle((void **)&same, opened.memory, cudaIpcMemLazyEnablePeerAccess) && same == pointer &&
-       pointer[3 * MIB] == 'p' && !cudaIpcOpenEventHandle(&event, opened.event) && !cudaStreamWaitEvent(NULL, event, 0) &&
-       cudaFree(pointer) == cudaErrorInvalidValue;
+       !cudaIpcOpenEventHandle(&event, opened.event) && !cudaStreamWaitEvent(NULL, event, 0) &&
+       !cudaStreamSynchronize(NULL) && pointer[3 * MIB] == 'p' && cudaFree(pointer) == cudaErrorInvalidValue;
   if (ok)
     pointer[1] = 'c';
   ok = ok && !cudaIpcCloseMemHandle(pointer) && !cudaIpcCloseMemHandle(pointer) &&

@@ -381,7 +381,7 @@ enum vnode_status vnode_device_synchronize(int device) {
 
 /* ------------------------------------------------------------------------------------------- events */
 
-enum { DISABLE_TIMING = 2 }; /* cudaEventDisableTiming, CU_EVENT_DISABLE_TIMING */
+enum { DISABLE_TIMING = 2, INTERPROCESS = 4 }; /* of cudaEventCreateWithFlags and cuEventCreate */
 
 bool vnode_event_is(const struct vnode_event *event) {
   return event && atomic_load(&event->state) == VNODE_EVENT_LIVE;
@@ -450,7 +450,8 @@ enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_str
     return status;
   if (vnode_is_late()) {
     vnode_late_record(event, real);
-    return VNODE_OK;
+    /* Another process that knows the event sees memory, not our queues. */
+    return event->flags & INTERPROCESS ? vnode_event_synchronize(event) : VNODE_OK;
   }
   run_now(real, &(struct vnode_op){.name = "event record", .work = record_now, .args = &event});
   return VNODE_OK;

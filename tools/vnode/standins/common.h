@@ -50,8 +50,8 @@ bool vnode_is_known(const void *address, size_t bytes);
 /* True when the range starts outside all known memory, or is known as a whole: false for a copy that runs over an end. */
 bool vnode_is_within(const void *address, size_t bytes);
 
-/* Events between processes: what is recorded has already run in eager order, so the other side needs only a name to refuse
-   what is no event of ours. */
+/* Events between processes: their record waits until the work before it is complete, so the other side needs only a name to
+   refuse what is no event of ours. */
 void vnode_ipc_event_export(unsigned char token[64]);
 bool vnode_ipc_event_is(const unsigned char token[64]);
 
