@@ -381,11 +381,21 @@ static enum vnode_status submit_box(struct vnode_stream *stream, struct vnode_bo
   return vnode_op_submit(stream, &op);
 }
 
-/* All of the memory is written when it comes and when it goes, as far as the checker is concerned. */
-static enum vnode_status submit_memory(struct vnode_stream *stream, const struct vnode_graph_memory *memory,
-                                       const char *name) {
+static void run_free(void *args) {
+  const struct vnode_access *memory = args;
+  vnode_memory_poison((void *)(uintptr_t)memory->at, memory->row_bytes);
+}
+
+/* For the checker, all of the memory is written when it comes and when it goes. */
+static enum vnode_status submit_memory(struct vnode_stream *stream, const struct vnode_graph_memory *memory, bool frees) {
   const struct vnode_access access = {.at = memory->base, .row_bytes = memory->bytes, .rows = 1, .write = true};
-  const struct vnode_op op = {.name = name, .accesses = &access, .access_count = 1};
+  const struct vnode_op op = {.name = frees ? "free node" : "allocation node",
+                              .work = frees ? run_free : NULL,
+                              .args = &access,
+                              .args_bytes = sizeof access,
+                              .accesses = &access,
+                              .access_count = 1,
+                              .flags = frees ? VNODE_OP_FREE : VNODE_OP_ALLOC};
   return vnode_op_submit(stream, &op);
 }
 
@@ -399,9 +409,9 @@ static enum vnode_status submit_step(struct vnode_stream *stream, const struct s
   case VNODE_NODE_EVENT_WAIT:
     return vnode_event_wait(stream, node->event);
   case VNODE_NODE_ALLOC:
-    return submit_memory(stream, node->memory, "allocation node");
+    return submit_memory(stream, node->memory, false);
   case VNODE_NODE_FREE:
-    return submit_memory(stream, node->memory, "free node");
+    return submit_memory(stream, node->memory, true);
   default:
     break;
   }
