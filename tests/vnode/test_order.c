@@ -25,6 +25,11 @@ static struct vnode_event *new_event(void) {
   return event;
 }
 
+static enum vnode_status submit(struct vnode_stream *stream, const char *name, vnode_work work, const void *args,
+                                size_t args_bytes) {
+  return vnode_op_submit(stream, &(struct vnode_op){.name = name, .work = work, .args = args, .args_bytes = args_bytes});
+}
+
 /* An operation that only takes its time. */
 static void takes(struct vnode_stream *stream, int64_t ns) {
   ck_assert_int_eq(vnode_op_submit(stream, &(struct vnode_op){.name = "takes", .duration_ns = ns}), VNODE_OK);
@@ -57,7 +62,7 @@ START_TEST(work_runs_once_and_before_a_wait_returns) {
   struct vnode_stream *stream = NULL;
   char text[4] = "", *at = text, **cursor = &at;
   ck_assert_int_eq(vnode_stream_create(NON_BLOCKING, -3, &stream), VNODE_OK);
-  ck_assert_int_eq(vnode_stream_submit(stream, "append", append, &cursor, sizeof cursor), VNODE_OK);
+  ck_assert_int_eq(submit(stream, "append", append, &cursor, sizeof cursor), VNODE_OK);
   if (is_eager())
     ck_assert_str_eq(text, "x");
   ck_assert_int_eq(vnode_stream_synchronize(stream), VNODE_OK);
@@ -73,7 +78,7 @@ START_TEST(work_runs_once_and_before_a_wait_returns) {
   ck_assert_int_eq(vnode_stream_id(NULL), 0);
   ck_assert_int_eq(vnode_stream_destroy(stream), VNODE_OK);
   ck_assert_int_eq(vnode_stream_destroy(stream), VNODE_INVALID_VALUE);
-  ck_assert_int_eq(vnode_stream_submit(stream, "append", append, &cursor, sizeof cursor), VNODE_INVALID_VALUE);
+  ck_assert_int_eq(submit(stream, "append", append, &cursor, sizeof cursor), VNODE_INVALID_VALUE);
   ck_assert_int_eq(vnode_stream_id(stream), -1);
 }
 END_TEST
@@ -127,7 +132,7 @@ struct submitter {
 static void *submit_many(void *args) {
   const struct submitter *submitter = args;
   for (int i = 0; i < 50; i++) {
-    vnode_stream_submit(submitter->stream, "overlap", enter_and_leave, &submitter->overlap, sizeof submitter->overlap);
+    submit(submitter->stream, "overlap", enter_and_leave, &submitter->overlap, sizeof submitter->overlap);
     if (i % 10 == 9)
       vnode_stream_synchronize(submitter->stream);
   }
@@ -159,7 +164,7 @@ static void add_letter(void *args) {
 
 static void writes(struct vnode_stream *stream, char *text, char letter) {
   struct letter args = {.text = text, .letter = letter};
-  ck_assert_int_eq(vnode_stream_submit(stream, "letter", add_letter, &args, sizeof args), VNODE_OK);
+  ck_assert_int_eq(submit(stream, "letter", add_letter, &args, sizeof args), VNODE_OK);
 }
 
 START_TEST(an_event_orders_two_streams) {
@@ -396,7 +401,7 @@ static void fails(void *args) {
 START_TEST(an_error_on_the_device_ends_its_work) {
   char text[4] = "";
   ck_assert_int_eq(vnode_sticky_error(), 0);
-  ck_assert_int_eq(vnode_stream_submit(NULL, "fails", fails, NULL, 0), VNODE_OK);
+  ck_assert_int_eq(submit(NULL, "fails", fails, NULL, 0), VNODE_OK);
   writes(NULL, text, 'a');
   ck_assert_int_eq(vnode_stream_synchronize(NULL), VNODE_OK);
   ck_assert_int_eq(vnode_sticky_error(), 710);

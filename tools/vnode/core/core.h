@@ -270,9 +270,6 @@ VNODE_API int64_t vnode_host_now_ns(void);
 /* Races that the happens-before checker reported; 0 in eager order, where it does not run. */
 VNODE_API uint64_t vnode_race_count(void);
 
-/* As vnode_op_submit with neither accesses nor a duration. */
-VNODE_API enum vnode_status vnode_stream_submit(struct vnode_stream *stream, const char *name, vnode_work work,
-                                                const void *args, size_t args_bytes);
 VNODE_API enum vnode_status vnode_stream_synchronize(struct vnode_stream *stream);
 /* True when all work of the stream is complete, as cudaStreamQuery and cudaEventQuery see it: it has run and, outside of
    eager order, its modelled end lies before the calling thread's clock. Asking again moves the clock on, so that polling

@@ -305,12 +305,6 @@ enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnod
   return drop(op, VNODE_OK);
 }
 
-enum vnode_status vnode_stream_submit(struct vnode_stream *stream, const char *name, vnode_work work, const void *args,
-                                      size_t args_bytes) {
-  const struct vnode_op op = {.name = name, .work = work, .args = args, .args_bytes = args_bytes};
-  return vnode_op_submit(stream, &op);
-}
-
 /* ------------------------------------------------------------------------------------------- waiting */
 
 static _Atomic(void (*)(void)) after_synchronize;
