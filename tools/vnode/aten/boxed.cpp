@@ -133,8 +133,8 @@ void replace(Stack &stack, size_t arguments, std::vector<IValue> &&results) {
 
 } // namespace
 
-HostKernel::HostKernel(const c10::OperatorHandle &op, c10::KernelFunction function, HostTraits traits)
-    : name_(op.schema().name()), mixes_devices_(takes_host_tensors(name_)), by_value_(gives_by_value(op, function.isValid())),
+HostKernel::HostKernel(const c10::OperatorHandle &op, HostFunction function, HostTraits traits)
+    : name_(op.schema().name()), mixes_devices_(takes_host_tensors(name_)), by_value_(gives_by_value(op, function.kernel.isValid())),
       in_place_(name_.back() == '_'), function_(std::move(function)), traits_(traits) {
   const auto &arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); i++) {
@@ -275,10 +275,11 @@ void HostKernel::execute(const c10::OperatorHandle &op, Stack &host, const Philo
     IValue &generator = host[static_cast<size_t>(generator_)];
     generator = traits_.random_words ? IValue() : IValue(host_generator(state));
   }
-  if (!function_.isValid())
+  if (!function_.kernel.isValid())
     return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &host);
   PhiloxScope scope(state);
-  function_.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::CPU), &host);
+  host.resize(std::max(host.size(), function_.parameters)); /* None */
+  function_.kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::CPU), &host);
 }
 
 void HostKernel::give_results(Call &call, Stack *stack) const {
@@ -507,12 +508,16 @@ void HostKernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, 
     run_at_once(op, call, stack, stream);
 }
 
-void register_host(torch::Library &library, const char *name, c10::KernelFunction function, HostTraits traits) {
+void register_host(torch::Library &library, const char *name, HostFunction function, HostTraits traits) {
   const std::string qualified(name);
   const size_t dot = qualified.find('.');
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + qualified.substr(0, dot)).c_str(),
-                                                                 dot == std::string::npos ? "" : name + dot + 1);
-  library.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(op, std::move(function), traits)));
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {"aten::" + qualified.substr(0, dot), dot == std::string::npos ? "" : qualified.substr(dot + 1)});
+  if (!op)
+    return;
+  const size_t parameters = op->schema().arguments().size();
+  TORCH_CHECK(parameters <= function.parameters, "virtual node: ", name, " of this PyTorch has parameters that the layer does not know");
+  library.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(*op, std::move(function), traits)));
 }
 
 } // namespace vnode_aten

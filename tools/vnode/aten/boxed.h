@@ -33,10 +33,17 @@ struct HostTraits {
   int64_t (*duration_ns)(Arguments, uint64_t bytes) = nullptr; /* on the modelled GPU; else that of the bytes moved */
 };
 
+/* A function over CPU tensors. PyTorch adds parameters to its operators, always at the end: those that the operator of this
+   version does not have yet are None. */
+struct HostFunction {
+  c10::KernelFunction kernel;
+  size_t parameters = 0;
+};
+
 class HostKernel final : public c10::OperatorKernel {
 public:
-  /* Reads what the calls need from the schema, once per operator. `function`: invalid for the CPU's own kernel. */
-  explicit HostKernel(const c10::OperatorHandle &op, c10::KernelFunction function = {}, HostTraits traits = {});
+  /* Reads what the calls need from the schema, once per operator. `function`: without a kernel for the CPU's own. */
+  explicit HostKernel(const c10::OperatorHandle &op, HostFunction function = {}, HostTraits traits = {});
   void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet keys, torch::jit::Stack *stack);
 
 private:
@@ -70,19 +77,22 @@ private:
   bool mixes_devices_;        /* CUDA's kernel takes host tensors or several devices too */
   bool by_value_;             /* what it gives depends on values in device memory */
   bool in_place_;
-  c10::KernelFunction function_;
+  HostFunction function_;
   HostTraits traits_;
 
   std::mutex lock_;
   std::unordered_map<std::string, std::shared_ptr<const Outcome>> outcomes_;
 };
 
-/* Puts `function`, over CPU tensors with the results that CUDA's kernel gives, in the place of an operator of aten. */
-void register_host(torch::Library &library, const char *name, c10::KernelFunction function, HostTraits traits);
+/* Puts `function`, over CPU tensors with the results that CUDA's kernel gives, in the place of an operator of aten, if this
+   PyTorch has it. */
+void register_host(torch::Library &library, const char *name, HostFunction function, HostTraits traits);
 
 template <auto function> void register_host(torch::Library &library, const char *name, HostTraits traits = {}) {
-  using Pointer = c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>;
-  register_host(library, name, c10::KernelFunction::makeFromUnboxedFunction(Pointer()), traits);
+  using Type = std::remove_pointer_t<decltype(function)>;
+  using Pointer = c10::CompileTimeFunctionPointer<Type, function>;
+  register_host(library, name,
+                {c10::KernelFunction::makeFromUnboxedFunction(Pointer()), c10::guts::infer_function_traits_t<Type>::number_of_parameters}, traits);
 }
 
 } // namespace vnode_aten

@@ -21,9 +21,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 command -v "$python" >/dev/null || fail "$python: no such python"
 command -v "$cxx" >/dev/null || fail "$cxx: no such C++ compiler (set CXX)"
 [ -f "$core/core.h" ] || fail "$core: has no core.h of the virtual node"
-for lib in libb200vnode.so libcudart.so.13; do
-  [ -f "$libs/$lib" ] || fail "$libs: has no $lib of the virtual node"
-done
 # Without importing torch, which takes seconds: this runs before every job.
 found=$("$python" - <<'EOF'
 import importlib.metadata, pathlib, sysconfig
@@ -33,13 +30,25 @@ EOF
 ) || fail "$python: has no torch"
 version=${found%% *} site=${found#* }
 [ -f "$site/torch/lib/libtorch_cuda.so" ] || fail "$site: its torch $version is not a CUDA build"
-[ -f "$site/nvidia/cu13/include/cuda_runtime_api.h" ] || fail "$site: has no CUDA 13 headers beside torch (nvidia/cu13/include)"
+if [ -f "$site/nvidia/cu13/include/cuda_runtime_api.h" ]; then
+  cuda="-isystem $site/nvidia/cu13/include" cudart=libcudart.so.13
+elif [ -f "$site/nvidia/cuda_runtime/include/cuda_runtime_api.h" ]; then
+  # A wheel for each library.
+  cuda=$(printf -- '-isystem %s ' "$site"/nvidia/*/include) cudart=cuda12/libcudart.so.12
+else
+  fail "$site: has no CUDA headers beside torch (nvidia/cu13/include or nvidia/cuda_runtime/include)"
+fi
+for lib in libb200vnode.so "$cudart"; do
+  [ -f "$libs/$lib" ] || fail "$libs: has no $lib of the virtual node"
+done
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd) libs=$(cd "$libs" && pwd) core=$(cd "$core" && pwd)
 target=$out/libb200aten-$version.so log=$out/libb200aten-$version.log
 flags="-std=c++20 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter -Werror"
-includes="-I$core -isystem $site/torch/include -isystem $site/torch/include/torch/csrc/api/include -isystem $site/nvidia/cu13/include"
+includes="-I$core -isystem $site/torch/include -isystem $site/torch/include/torch/csrc/api/include $cuda"
+# The wheels leave out the folder crt of CUDA's headers; Triton, which PyTorch comes with, has one.
+includes="$includes -isystem $site/triton/backends/nvidia/include"
 
 exec 9>"$out/.libb200aten-$version.lock"
 flock 9
@@ -66,7 +75,7 @@ printf '#include <ATen/ATen.h>\n#include <c10/cuda/CUDAGuard.h>\n#include <torch
     '"$0" $1 $2 -include "$4/torch.h" -c "$3/SRC" -o "$4/$(basename SRC .cpp).o" >>"$5" 2>&1' \
     "$cxx" "$flags" "$includes" "$here" "$work" "$log" || fail "does not compile against torch $version; see $log"
 "$cxx" -shared -o "$work/lib.so" "$work"/*.o -L"$site/torch/lib" -ltorch_cpu -ltorch_cuda -lc10 -lc10_cuda \
-  -L"$libs" -lb200vnode -l:libcudart.so.13 -Wl,-rpath,"$libs" -Wl,--no-as-needed -Wl,--unresolved-symbols=ignore-in-shared-libs \
+  -L"$libs" -lb200vnode "$libs/$cudart" -Wl,-rpath,"$libs" -Wl,--no-as-needed -Wl,--unresolved-symbols=ignore-in-shared-libs \
   >>"$log" 2>&1 || fail "does not link against torch $version; see $log"
 mv "$work/lib.so" "$target"
 echo "$stamp" >"$target.stamp"
