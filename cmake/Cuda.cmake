@@ -35,7 +35,7 @@ b200_site_packages("${B200_PYTHON12}" site)
 if(B200_CUDA_MAJORS AND EXISTS "${site}/torch/lib/libtorch_cuda.so" AND EXISTS "${site}/nvidia/cuda_runtime/include")
   list(APPEND B200_CUDA_MAJORS 12)
   # The wheels of CUDA 12 leave out the folder crt; Triton, which PyTorch comes with, has one.
-  foreach(folder nvidia/cuda_runtime/include nvidia/cublas/include triton/backends/nvidia/include)
+  foreach(folder nvidia/cuda_runtime/include nvidia/cublas/include nvidia/nccl/include triton/backends/nvidia/include)
     list(APPEND B200_WHEEL_INCLUDE_12 "${site}/${folder}")
   endforeach()
   file(GLOB found "${site}/nvidia/*/lib")

@@ -9,6 +9,9 @@ BUILD = pathlib.Path(os.environ["B200_BUILD"])
 LIBRARY = BUILD / "libb200opt.so"
 HERE = BUILD / "tests" / "shim"
 STANDINS = BUILD / "vnode"
+# What distinguishes the names of programs that are built for each CUDA.
+CUDA_SUFFIX = {"13": "", "12": "12"}
+CUDA_MAJORS = os.environ["B200_CUDA_MAJORS"].split(",")
 ARMS = ("bare", "off", "observed")
 
 

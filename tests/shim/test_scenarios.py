@@ -3,11 +3,13 @@
 library sees is what the program did."""
 import pytest
 
-from shim import ARMS, HERE, STANDINS, environment, owners, read_logs, run, total
+from shim import ARMS, CUDA_MAJORS, CUDA_SUFFIX, HERE, STANDINS, environment, owners, read_logs, run, total
 
 PLUGIN = str(HERE / "libshim_plugin.so")
 VICTIM = str(HERE / "shim_victim")
 MIB = 1 << 20
+
+every_cuda = pytest.mark.parametrize("cuda", CUDA_MAJORS)
 
 
 def three_arms(command, tmp_path, preload=()):
@@ -42,8 +44,9 @@ def check_sequence(records):
     assert records[-1]["t"] == "end"
 
 
-def test_linked(tmp_path):
-    bare, records = three_arms([str(HERE / "shim_linked")], tmp_path)
+@every_cuda
+def test_linked(tmp_path, cuda):
+    bare, records = three_arms([str(HERE / f"shim_linked{CUDA_SUFFIX[cuda]}")], tmp_path)
     assert bare.returncode == 7 and "driver 0, errno 4711" in bare.stdout
     check_sequence(records)
     held = owners(records)
@@ -61,8 +64,10 @@ def test_linked_with_standins_preloaded(tmp_path):
     check_sequence(records)
 
 
-def test_loaded_with_rtld_local(tmp_path):
-    bare, records = three_arms([VICTIM, "local", PLUGIN], tmp_path)
+@every_cuda
+def test_loaded_with_rtld_local(tmp_path, cuda):
+    plugin = str(HERE / f"libshim_plugin{CUDA_SUFFIX[cuda]}.so")
+    bare, records = three_arms([VICTIM, "local", plugin], tmp_path)
     assert bare.returncode == 0 and "gemm 0 " in bare.stdout
     check_sequence(records)
 
