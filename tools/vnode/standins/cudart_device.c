@@ -20,7 +20,7 @@ cudaError_t vnode_cudart_result(cudaError_t result) {
 }
 
 int vnode_standin_failed(int status) {
-  return vnode_cudart_result((cudaError_t)status);
+  return (int)vnode_cudart_result((cudaError_t)status);
 }
 
 /* An error that has ended the context is not reset. */
