@@ -3,16 +3,21 @@
 # usage: tests/long.sh NAME    one campaign that takes too long for every run; its short form is in tools/check
 #   list   names and durations on two cores
 #   e2e    every client for more steps, 4 and 8 ranks                             40 minutes
+#   e2e12  every client, and torch's own operator database, with CUDA 12's PyTorch 30 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case ${1:-} in
-  list) sed -n '4,7s/^# *//p' "$0" ;;
+  list) sed -n '4,8s/^# *//p' "$0" ;;
   e2e)
     tools/setup --tests
-    exec ctest --test-dir build/release -C long -L long --output-on-failure --no-tests=error
+    exec ctest --test-dir build/release -C long -L '^long$' --output-on-failure --no-tests=error
+    ;;
+  e2e12)
+    tools/setup --tests
+    exec ctest --test-dir build/release -C long -L '^long12$' --output-on-failure --no-tests=error
     ;;
   fuzz)
     tools/setup --tests

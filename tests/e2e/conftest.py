@@ -35,6 +35,7 @@ SKIP_STATUS = 77  # ctest's SKIP_RETURN_CODE: a run in which something was skipp
 def pytest_addoption(parser):
     parser.addoption("--b200opt", type=pathlib.Path, default=ROOT / "build" / "release" / "b200opt", help="the command under test")
     parser.addoption("--long", action="store_true", help="also run the tests marked long")
+    parser.addoption("--brief", action="store_true", help="only the clients of matrix.BRIEF, for one more PyTorch")
     parser.addoption("--timings", type=pathlib.Path, help="write each job's wall time and speed to this JSON file")
 
 
@@ -47,10 +48,15 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--long"):
-        left = [item for item in items if item.get_closest_marker("long")]
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left)
+    from matrix import BRIEF
+
+    def wanted(item):
+        if config.getoption("--brief") and not (hasattr(item, "callspec") and item.callspec.params.get("job") in BRIEF):
+            return False
+        return config.getoption("--long") or not item.get_closest_marker("long")
+
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+    items[:] = [item for item in items if wanted(item)]
 
 
 def pytest_sessionfinish(session, exitstatus):

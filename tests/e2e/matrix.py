@@ -98,6 +98,9 @@ TITAN = Job(
     collect=titan_losses,
 )
 
+# What one more PyTorch is tried with on every run.
+BRIEF = [PLAIN, FSDP1_NO_SYNC, DDP_NO_SYNC, HF_TRAINERS[1]]
+
 CLIENTS = [*COUNTED, SAVE, RESUME, *LOADERS, *HF_TRAINERS, TITAN]
 
 LONG_CLIENTS = [
