@@ -115,17 +115,20 @@ static void init_defaults(void) {
   }
 }
 
-/* pool_lock is held. A stream that was destroyed before its work was done waits for its end. */
-static struct vnode_stream *take_free(void) {
+/* pool_lock is held. Device and flags are a stream's for good, since other threads read them as they go through the list.
+   One that was destroyed before its work was done waits for its end. */
+static struct vnode_stream *take_free(int device, unsigned flags) {
   for (struct vnode_stream **link = &free_streams; *link; link = &(*link)->next_free) {
     struct vnode_stream *stream = *link;
-    if (vnode_is_late() && !vnode_late_is_drained(stream))
+    if (stream->device != device || stream->flags != flags || (vnode_is_late() && !vnode_late_is_drained(stream)))
       continue;
     *link = stream->next_free;
     return stream;
   }
   struct vnode_stream *stream = calloc(1, sizeof *stream);
   if (stream) {
+    stream->device = device;
+    stream->flags = flags;
     init_order(stream);
     list(stream);
   }
@@ -135,12 +138,10 @@ static struct vnode_stream *take_free(void) {
 struct vnode_stream *vnode_stream_make(int device, unsigned flags, int priority) {
   pthread_once(&once, init_defaults);
   pthread_mutex_lock(&pool_lock);
-  struct vnode_stream *stream = take_free();
+  struct vnode_stream *stream = take_free(device, flags);
   if (stream) {
     stream->id = ++last_id;
-    stream->device = device;
     stream->priority = priority;
-    stream->flags = flags;
     stream->host_ns = stream->end_ns = 0;
     if (!(flags & VNODE_STREAM_NON_BLOCKING))
       atomic_fetch_add(&blocking_streams, 1);
