@@ -6,6 +6,7 @@
 #   e2e12  every client, and torch's own operator database, with CUDA 12's PyTorch 30 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
+#   faults every call of small programs made to fail, bare and with the library     3 minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +29,10 @@ case ${1:-} in
         tail -n 8
     done
     echo "2 passed, 0 failed"
+    ;;
+  faults)
+    tools/setup --tests
+    B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/faults.py
     ;;
   storm)
     tools/setup --tests
