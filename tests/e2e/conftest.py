@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(config, items):
     from matrix import BRIEF
 
     def wanted(item):
-        if config.getoption("--brief") and not (hasattr(item, "callspec") and item.callspec.params.get("job") in BRIEF):
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if config.getoption("--brief") and (parameters.get("job") not in BRIEF or parameters.get("arm") == "off"):
             return False
         return config.getoption("--long") or not item.get_closest_marker("long")
 
