@@ -68,6 +68,7 @@ static const struct grammar_row grammar[] = {
     {"cudaMallocs:1:2", "the virtual node has no function cudaMallocs", "0000"},
     {"cudaGetErrorString:1:2", "cudaGetErrorString returns no status and cannot fail; use die, hang or slow=TIME", "0000"},
     {"ncclGetLastError:1:sticky=700", "ncclGetLastError returns no status and cannot fail", "0000"},
+    {"__cudaRegisterVar:1:die", "__cudaRegisterVar is called while libraries are loaded", "0000"},
     {"nonsense:1:2,probeStatus:2:5", "no function nonsense", "0500"},
 };
 
@@ -163,6 +164,18 @@ START_TEST(a_call_of_each_function_is_charged_as_modelled) {
   ck_assert_int_gt(one, 0);
   cudaGetDevice(&device);
   ck_assert_int_eq(vnode_host_now_ns() - before, 2 * one);
+}
+END_TEST
+
+void **__cudaRegisterFatBinary(void *image);
+
+/* PyTorch's libraries register their kernels when they are loaded; a program sets what it wants of the node after its
+ * imports. */
+START_TEST(the_environment_is_not_read_while_libraries_are_loaded) {
+  __cudaRegisterFatBinary(NULL);
+  setenv("RANK", "5", 1);
+  faults("probeStatus@5:1:33");
+  ck_assert_int_eq(probeStatus(0), 33);
 }
 END_TEST
 
@@ -310,6 +323,7 @@ int main(void) {
                                 hanging_lasts,
                                 slowness_is_charged,
                                 a_call_of_each_function_is_charged_as_modelled,
+                                the_environment_is_not_read_while_libraries_are_loaded,
                                 the_runtime_keeps_the_error,
                                 the_runtime_passes_the_drivers_error_on,
                                 the_driver_by_every_way,

@@ -175,6 +175,12 @@ static bool is_good(const struct vnode_fault *fault) {
               longer ? " such as " : " of its libraries", longer ? longer->name : "");
     return false;
   }
+  if (vnode_hook_is_at_load(fault->function)) {
+    vnode_say(
+        "B200OPT_VNODE_FAULT: %s is called while libraries are loaded, where nothing can go wrong; use another function",
+        fault->function);
+    return false;
+  }
   if ((fault->effect == FAIL || fault->effect == STICKY) && !vnode_hook_has_status(fault->function)) {
     vnode_say("B200OPT_VNODE_FAULT: %s returns no status and cannot fail; use die, hang or slow=TIME", fault->function);
     return false;

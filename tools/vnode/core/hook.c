@@ -39,15 +39,27 @@ static bool fits(const char *pattern, const char *name) {
   return length && pattern[length - 1] == '*' ? !strncmp(pattern, name, length - 1) : !strcmp(pattern, name);
 }
 
+static bool is_among(const char *const *patterns, size_t count, const char *function) {
+  for (size_t i = 0; i < count; i++)
+    if (fits(patterns[i], function))
+      return true;
+  return false;
+}
+
 bool vnode_hook_has_status(const char *function) {
   static const char *const others[] = {
 #define VNODE_NO_STATUS(name) name,
 #include "hooks.def"
   };
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-    if (fits(others[i], function))
-      return false;
-  return true;
+  return !is_among(others, sizeof others / sizeof *others, function);
+}
+
+bool vnode_hook_is_at_load(const char *function) {
+  static const char *const functions[] = {
+#define VNODE_AT_LOAD(name) name,
+#include "hooks.def"
+  };
+  return is_among(functions, sizeof functions / sizeof *functions, function);
 }
 
 static int sticky_status(const char *function) {
@@ -66,6 +78,10 @@ static int sticky_status(const char *function) {
 
 /* The first call of a function by each of its threads that finds it new: all find the same. */
 static enum hook_state prepare(struct vnode_hook *hook) {
+  if (vnode_hook_is_at_load(hook->name)) {
+    atomic_store_explicit(&hook->state, HOOK_PLAIN, memory_order_release);
+    return HOOK_PLAIN;
+  }
   int64_t ns = vnode_model_host_ns(hook->name);
   atomic_store_explicit(&hook->host_ns, ns, memory_order_relaxed);
   const struct vnode_fault *faults = vnode_faults_of(hook->name);

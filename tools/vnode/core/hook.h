@@ -94,7 +94,9 @@ VNODE_API void vnode_leave(struct vnode_call *call);
 
 /* The registered stand-ins, linked by `next`. */
 VNODE_API const struct vnode_library *vnode_hook_libraries(void);
+/* What hooks.def says of a function. */
 VNODE_API bool vnode_hook_has_status(const char *function);
+VNODE_API bool vnode_hook_is_at_load(const char *function);
 
 /* Writes "#### TEXT" into the trace, if there is one: marks for whoever compares traces. */
 VNODE_API void vnode_trace_mark(const char *text);
