@@ -76,7 +76,7 @@ END_TEST
 
 START_TEST(pageable_sources_are_staged_behind_a_stream_that_is_held_up) {
   enum { ROWS = 5, WIDTH = 7, PITCH = 11 };
-  _Atomic bool gate;
+  static _Atomic bool gate; /* outlives the function that waits at it */
   cudaStream_t stream = make_stream();
   unsigned char host[ROWS * PITCH], back[ROWS * WIDTH], *device = device_alloc(ROWS * WIDTH);
   memset(host, 9, sizeof host);
@@ -125,7 +125,7 @@ END_TEST
 
 START_TEST(pinned_targets_are_written_when_the_copy_runs) {
   enum { BYTES = 32 };
-  _Atomic bool gate;
+  static _Atomic bool gate; /* outlives the function that waits at it */
   cudaStream_t stream = make_stream();
   unsigned char *host = pinned_alloc(BYTES, 1), *device = device_alloc(BYTES);
   OK(cudaMemset(device, 3, BYTES));
@@ -246,7 +246,7 @@ static cudaMemPool_t keeping_pool(void) {
 /* A block goes from stream to stream while the first is held up: the second has to wait for it. */
 START_TEST(reuse_on_another_stream_waits_for_the_free) {
   enum { BYTES = 1 << 20 };
-  _Atomic bool gate;
+  static _Atomic bool gate; /* outlives the function that waits at it */
   cudaStream_t first = make_stream(), second = make_stream();
   unsigned char *block = NULL, *again = NULL, *copy = device_alloc(BYTES), back[BYTES];
   keeping_pool();
@@ -270,7 +270,7 @@ END_TEST
 START_TEST(reuse_is_kept_to_the_stream_when_dependencies_are_not_allowed) {
   int off = 0;
   cudaStream_t first = make_stream(), second = make_stream();
-  _Atomic bool gate;
+  static _Atomic bool gate; /* outlives the function that waits at it */
   void *block = NULL, *other = NULL, *again = NULL;
   cudaMemPool_t pool = keeping_pool();
   OK(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &off));
@@ -306,7 +306,7 @@ END_TEST
 
 /* Memory above the threshold goes back when the host has waited behind its free, not before. */
 START_TEST(pools_give_back_behind_the_free) {
-  _Atomic bool gate;
+  static _Atomic bool gate; /* outlives the function that waits at it */
   cudaStream_t stream = make_stream(), other = make_stream();
   cudaMemPool_t pool;
   void *block = NULL;
