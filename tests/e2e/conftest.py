@@ -200,7 +200,7 @@ def execute(argv, folder, limit_s=JOB_LIMIT_S):
 
 # Figures that differ from run to run whatever is preloaded.
 MEASURED = re.compile(
-    r"(tokens/s |tps: |tflops: |mfu: |'train_runtime': '|'train_samples_per_second': '|'train_steps_per_second': ')[\d.,]+"
+    r"(tokens/s |tps: |tflops: |mfu: |GC collection took |'train_runtime': '|'train_samples_per_second': '|'train_steps_per_second': ')[\d.,]+"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+|(?<=/tb/)\d{8}-\d{4}"
 )
 COLOUR = re.compile(r"\x1b\[[\d;]*m")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client programs that the end-to-end tests run. Options of tools/demo_job/train.py are combined so that each is in one short job;
 LONG_CLIENTS has them one by one."""
+import importlib.metadata
+import importlib.util
 import sys
 
 import oracle
@@ -84,14 +86,25 @@ def titan_losses(folder):
     return {"losses": series("loss_metrics/global_avg_loss"), "grad_norms": series("grad_norm")}
 
 
+# Options that torchtitan's releases name differently. 0.3 needs a newer PyTorch than the newest of CUDA 12.
+TITAN_OPTIONS = {
+    "0.2": (
+        *("--model.name", "llama3", "--model.flavor", "debugmodel", "--model.hf-assets-path", "{shared}/titan/tokenizer"),
+        *("--training.dataset-path", "{shared}/titan/data", "--job.dump-folder", "{dir}/outputs", "--metrics.log-freq", 1),
+    ),
+    "0.3": (
+        *("--module", "llama3", "--config", "llama3_debugmodel", "--hf-assets-path", "{shared}/titan/tokenizer"),
+        *("--dataloader.dataset-path", "{shared}/titan/data", "--dump-folder", "{dir}/outputs"),
+        *("--training.disable-cuda-graphs", "--debug.no-enable-structured-logging"),
+    ),
+}
+TITAN_VERSION = importlib.metadata.version("torchtitan")[:3] if importlib.util.find_spec("torchtitan") else "0.3"
 TITAN = Job(
     "torchtitan-debug-model",
     (
-        *("-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_debugmodel"),
-        *("--hf-assets-path", "{shared}/titan/tokenizer", "--dataloader.dataset-path", "{shared}/titan/data"),
-        *("--dump-folder", "{dir}/outputs", "--metrics.enable-tensorboard", "--metrics.disable-color-printing"),
-        *("--training.steps", 4, "--training.seq-len", 128, "--training.local-batch-size", 2),
-        *("--training.disable-cuda-graphs", "--debug.seed", 0, "--debug.no-enable-structured-logging"),
+        *("-m", "torchtitan.train", *TITAN_OPTIONS[TITAN_VERSION]),
+        *("--metrics.enable-tensorboard", "--metrics.disable-color-printing"),
+        *("--training.steps", 4, "--training.seq-len", 128, "--training.local-batch-size", 2, "--debug.seed", 0),
     ),
     needs=("torchtitan", "tensorboard"),
     prepare=titan_assets,
