@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/vnode_blas/reference.h"
 
+#include <check.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -233,6 +234,55 @@ struct reference_element reference_gemm(char trans_a, char trans_b, int64_t k, s
     result.magnitude += magnitude_of(beta) * magnitude_of(reference_at(c, row, col, batch));
   }
   return result;
+}
+
+/* -------------------------------------------------------------------------------------------- what is given to the node */
+
+enum { ACCESSES_MAX = 128 };
+static struct vnode_access accesses[ACCESSES_MAX];
+static size_t access_count;
+int64_t operation_duration_ns;
+
+/* Found before the node's own. */
+enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnode_op *op);
+enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnode_op *op) {
+  enum vnode_status (*node)(struct vnode_stream *, const struct vnode_op *);
+  void *symbol = dlsym(RTLD_NEXT, "vnode_op_submit");
+  memcpy(&node, &symbol, sizeof symbol);
+  ck_assert_uint_le(op->access_count, ACCESSES_MAX);
+  access_count = op->access_count;
+  memcpy(accesses, op->accesses, access_count * sizeof *accesses);
+  operation_duration_ns = op->duration_ns;
+  return node(stream, op);
+}
+
+static bool is_declared(const unsigned char *byte, bool write) {
+  for (size_t i = 0; i < access_count; i++) {
+    const struct vnode_access *access = &accesses[i];
+    size_t offset = (size_t)(byte - (const unsigned char *)access->at);
+    size_t row = access->rows > 1 ? offset / access->pitch : 0;
+    if (access->write == write && byte >= (const unsigned char *)access->at && row < access->rows &&
+        offset - row * access->pitch < access->row_bytes)
+      return true;
+  }
+  return false;
+}
+
+void expect_access_bytes(const void *at, size_t bytes, bool touched, bool write) {
+  for (size_t i = 0; i < bytes && vnode_config()->order != VNODE_ORDER_EAGER; i++)
+    if (is_declared((const unsigned char *)at + i, write) != touched)
+      ck_abort_msg("byte %zu of %zu is %sdeclared to be %s", i, bytes, touched ? "not " : "", write ? "written" : "read");
+}
+
+void expect_access(const struct reference_matrix *matrix, bool touched, bool write) {
+  size_t element_bytes = reference_bytes(matrix->type);
+  for (int64_t i = 0; i < matrix->batch; i++)
+    for (int64_t col = 0; col < matrix->cols; col++) {
+      const unsigned char *column = element_address(matrix, 0, col, i);
+      expect_access_bytes(column, (size_t)matrix->rows * element_bytes, touched, write);
+      expect_access_bytes(column + (size_t)matrix->rows * element_bytes, (size_t)(matrix->ld - matrix->rows) * element_bytes,
+                          false, write);
+    }
 }
 
 cublasStatus_t finish(cublasStatus_t status) {

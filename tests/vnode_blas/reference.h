@@ -56,6 +56,13 @@ cublasStatus_t finish(cublasStatus_t status);
 extern int ledger_calls;
 extern struct vnode_gemm_key ledger_last;
 
+/* The last operation that the stand-ins gave to the node: its modelled duration, and the memory that it declares. Of
+   `matrix` that must be exactly its elements (`touched`), or nothing. Not looked at in eager order, where nothing is
+   declared. */
+extern int64_t operation_duration_ns;
+void expect_access(const struct reference_matrix *matrix, bool touched, bool write);
+void expect_access_bytes(const void *at, size_t bytes, bool touched, bool write);
+
 /* With B200_TEST_BLAS naming a library, loads it (libtorch_cpu.so), so that the stand-ins compute with its BLAS. */
 void reference_load_blas(void);
 

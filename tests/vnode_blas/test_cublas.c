@@ -12,6 +12,7 @@
 
 #include "tests/vnode_blas/fake_driver.h"
 #include "tests/vnode_blas/reference.h"
+#include "tools/vnode/core/model.h"
 
 /* The header declares these to C++ only. */
 cublasStatus_t cublasHgemm(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const __half_raw *,
@@ -213,6 +214,39 @@ static void free_operands(struct call *call) {
   reference_free(&call->c);
 }
 
+/* Pointer arrays are read when the work runs: what they lead to cannot be declared. */
+static void check_accesses(enum entry entry, const struct call *call) {
+  bool known = entry < ENTRY_BATCHED;
+  bool reads_ab = known && call->shape.k > 0 && (call->factors.alpha.re != 0 || call->factors.alpha.im != 0);
+  bool reads_c = known && (call->factors.beta.re != 0 || call->factors.beta.im != 0);
+  cublasPointerMode_t mode = CUBLAS_POINTER_MODE_HOST;
+  cublasGetPointerMode_v2(handle, &mode);
+  if (mode == CUBLAS_POINTER_MODE_DEVICE) /* nobody knows yet that a factor is 0 */
+    reads_ab = known && call->shape.k > 0, reads_c = known;
+  expect_access(&call->a, reads_ab, false);
+  expect_access(&call->b, reads_ab, false);
+  expect_access(&call->c, reads_c, false);
+  expect_access(&call->a, false, true);
+  expect_access(&call->b, false, true);
+  expect_access(&call->c, known, true);
+}
+
+/* By what the tensor cores multiply. */
+static void check_duration(const struct call *call, int batch) {
+  const struct types *t = call->types;
+  bool complex = t->in == CUDA_C_32F || t->in == CUDA_C_64F;
+  const char *format = t->in == CUDA_R_16F                          ? "f16"
+                       : t->in == CUDA_R_16BF                       ? "bf16"
+                       : t->in == CUDA_R_8I                         ? "i8"
+                       : t->in == CUDA_R_64F || t->in == CUDA_C_64F ? "f64"
+                       : t->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32"
+                                                                    : "f32";
+  int64_t want = vnode_model_gemm_ns(call->shape.m, call->shape.n, (complex ? 4 : 1) * call->shape.k, batch, format,
+                                     (int)reference_bytes(t->out));
+  ck_assert_int_eq(operation_duration_ns, want);
+  ck_assert_int_gt(want, 0);
+}
+
 static void run_one(enum entry entry, struct call *call, int pad) {
   int batch = entry >= ENTRY_STRIDED ? 3 : 1;
   make_operands(call, pad, batch);
@@ -220,6 +254,8 @@ static void run_one(enum entry entry, struct call *call, int pad) {
   ledger_calls = 0;
   ck_assert_int_eq(invoke(entry, call), CUBLAS_STATUS_SUCCESS);
   check_result(call, &before, entry_names[entry]);
+  check_accesses(entry, call);
+  check_duration(call, batch);
   ck_assert_int_eq(ledger_calls, 1);
   ck_assert_str_eq(ledger_last.api, entry_names[entry]);
   ck_assert_str_eq(ledger_last.compute, call->types->compute_name);
@@ -246,6 +282,24 @@ START_TEST(gemm_agrees_with_fp64) {
                            CUBLAS_STATUS_SUCCESS);
           run_one((enum entry)(turn % ENTRY_COUNT), &call, turn % 4);
         }
+}
+END_TEST
+
+/* Matrices side by side, as the heads of an attention layer are: one pattern, with what lies between the columns left out.
+ */
+START_TEST(interleaved_batches_are_declared_exactly) {
+  enum { ROWS = 3, BATCH = 40, LD = ROWS * BATCH + 2, COLS = 4 };
+  const float one = 1, zero = 0;
+  static float a[LD * COLS], b[COLS * COLS], c[LD * COLS];
+  ck_assert_int_eq(finish(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, ROWS, COLS, COLS, &one, a, LD, ROWS, b,
+                                                    COLS, 0, &zero, c, LD, ROWS, BATCH)),
+                   CUBLAS_STATUS_SUCCESS);
+  for (int col = 0; col < COLS; col++) {
+    expect_access_bytes(a + col * LD, ROWS * BATCH * sizeof *a, true, false);
+    expect_access_bytes(c + col * LD, ROWS * BATCH * sizeof *c, true, true);
+    expect_access_bytes(c + col * LD + ROWS * BATCH, 2 * sizeof *c, false, true);
+  }
+  expect_access_bytes(b, sizeof b, true, false);
 }
 END_TEST
 
@@ -578,6 +632,7 @@ int main(void) {
   tcase_add_checked_fixture(tcase, setup, teardown);
   tcase_set_timeout(tcase, 120);
   tcase_add_loop_test(tcase, gemm_agrees_with_fp64, 0, TYPES);
+  tcase_add_test(tcase, interleaved_batches_are_declared_exactly);
   tcase_add_loop_test(tcase, large_gemm_agrees_with_fp64, 0, 3);
   tcase_add_test(tcase, nan_of_an_operand_stays_in_its_row);
   tcase_add_test(tcase, runs_are_bit_identical);

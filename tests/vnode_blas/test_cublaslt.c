@@ -467,6 +467,28 @@ static void check_item(const struct matmul *matmul, const struct epilogue_case *
   free(results);
 }
 
+static void check_accesses(const struct matmul *matmul, const struct epilogue_case *which, const struct side *side,
+                           bool reads_c) {
+  bool mask = (which->epilogue & (CUBLASLT_EPILOGUE_RELU | 8)) != 0, backward = (which->epilogue & (8 | 64)) != 0;
+  struct reference_matrix bias = side->bias, aux = side->aux;
+  bias.rows = which->epilogue == CUBLASLT_EPILOGUE_BGRADB ? matmul->n : matmul->m;
+  aux.rows = matmul->m;
+  expect_access(&matmul->a, true, false);
+  expect_access(&matmul->b, true, false);
+  expect_access(&matmul->c, reads_c, false);
+  expect_access(&matmul->d, true, true);
+  expect_access(&bias, which->bias, false);
+  expect_access(&bias, which->grad, true);
+  for (int write = 0; write < 2; write++) {
+    bool touched = which->aux && write == !backward;
+    expect_access(&aux, touched && !mask, write);
+    for (int64_t i = 0; i < matmul->batch; i++)
+      for (int64_t col = 0; col < matmul->n; col++)
+        expect_access_bytes(side->mask + (i * AUX_ROWS * 16 + col * AUX_ROWS) / 8, (size_t)(matmul->m + 7) / 8,
+                            touched && mask, write);
+  }
+}
+
 static const struct matmul epilogue_types[] = {
     {.in_a = BF, .in_b = BF, .out_c = BF, .out_d = BF, .scale = FP, .compute = CUBLAS_COMPUTE_32F},
     {.in_a = HF, .in_b = HF, .out_c = FP, .out_d = FP, .scale = FP, .compute = CUBLAS_COMPUTE_32F},
@@ -506,6 +528,9 @@ static void run_epilogue(const struct matmul *types, const struct epilogue_case 
   ck_assert_int_eq(ledger_calls, 1);
   ck_assert_str_eq(ledger_last.api, "lt");
   ck_assert_str_eq(ledger_last.epilogue, which->name);
+  check_accesses(&matmul, which, &side, beta_value != 0 || on_device);
+  expect_access_bytes(wide ? (const void *)&alpha.re : &alpha_narrow, wide ? sizeof alpha.re : sizeof alpha_narrow,
+                      on_device, false);
   for (int64_t i = 0; i < matmul.batch; i++)
     check_item(&matmul, which, &before, &side, alpha, beta, i);
   ck_assert(reference_guard_intact(&matmul.d));
