@@ -263,6 +263,50 @@ START_TEST(branches_without_an_edge_are_a_race) {
 }
 END_TEST
 
+/* A fork from an empty capture: two roots, both behind what the launching stream did before. */
+START_TEST(all_roots_wait_for_the_launching_stream) {
+  int *a = device_ints(), *b = device_ints(), *c = device_ints();
+  cudaStream_t stream = begin(cudaStreamCaptureModeGlobal), side = make_stream(cudaStreamNonBlocking);
+  join(stream, side);
+  axpb(stream, b, a, 1, 0);
+  axpb(side, c, a, 1, 0);
+  join(side, stream);
+  cudaGraph_t graph = end(stream);
+  size_t roots = 0;
+  OK(cudaGraphGetRootNodes(graph, NULL, &roots));
+  ck_assert_uint_eq(roots, 2);
+  cudaGraphExec_t exec = instantiate(graph);
+  for (int i = 1; i < 6; i++) {
+    axpb(stream, a, a, 1, 1);
+    OK(cudaGraphLaunch(exec, stream));
+    OK(cudaStreamSynchronize(stream));
+    ck_assert_int_eq(first_of(b), i);
+    ck_assert_int_eq(first_of(c), i);
+  }
+  ck_assert_uint_eq(vnode_race_count(), 0);
+}
+END_TEST
+
+static void note_device(void *device) {
+  **(int **)device = vnode_device_current();
+}
+
+START_TEST(a_node_runs_on_the_device_it_was_captured_on) {
+  int device = -1, *at = &device;
+  OK(cudaSetDevice(1));
+  cudaStream_t stream = begin(cudaStreamCaptureModeGlobal);
+  const struct vnode_op op = {.name = "note device", .work = note_device, .args = &at, .args_bytes = sizeof at};
+  ck_assert_int_eq(vnode_op_submit(engine(stream), &op), VNODE_OK);
+  cudaGraphExec_t exec = instantiate(end(stream));
+  OK(cudaSetDevice(0));
+  cudaStream_t other = make_stream(cudaStreamNonBlocking);
+  OK(cudaGraphLaunch(exec, other));
+  OK(cudaStreamSynchronize(other));
+  ck_assert_int_eq(device, 1);
+  ck_assert_int_eq(vnode_device_current(), 0);
+}
+END_TEST
+
 START_TEST(what_follows_a_launch_waits_for_all_branches) {
   int *a = device_ints(), *b[8], *sum = device_ints();
   cudaStream_t stream = begin(cudaStreamCaptureModeGlobal), sides[8];
@@ -984,6 +1028,13 @@ START_TEST(update_takes_a_graph_of_the_same_shape) {
   size_t count = 2;
   OK(cudaGraphGetNodes(graphs[2], nodes, &count));
   ck_assert_ptr_eq(info.errorNode, nodes[1]);
+  OK(cudaGraphRemoveDependencies(graphs[1], NULL, NULL, NULL, 0));
+  OK(cudaGraphGetNodes(graphs[1], nodes, &count));
+  OK(cudaGraphRemoveDependencies(graphs[1], &nodes[0], &nodes[1], NULL, 1)); /* the same nodes, other edges */
+  GIVES(cudaGraphExecUpdate(exec, graphs[1], &info), cudaErrorGraphExecUpdateFailure);
+  ck_assert_int_eq(info.result, cudaGraphExecUpdateErrorTopologyChanged);
+  ck_assert_ptr_eq(info.errorNode, nodes[1]);
+  OK(cudaGraphGetNodes(graphs[2], nodes, &count));
   OK(cudaGraphDestroyNode(nodes[1]));
   GIVES(cudaGraphExecUpdate(exec, graphs[2], &info), cudaErrorGraphExecUpdateFailure);
   ck_assert_int_eq(info.result, cudaGraphExecUpdateErrorTopologyChanged);
@@ -1337,6 +1388,8 @@ int main(void) {
                                 launches_of_an_exec_follow_each_other_on_any_streams,
                                 branches_join_and_keep_their_order,
                                 branches_without_an_edge_are_a_race,
+                                all_roots_wait_for_the_launching_stream,
+                                a_node_runs_on_the_device_it_was_captured_on,
                                 what_follows_a_launch_waits_for_all_branches,
                                 copies_and_fills_read_and_write_at_the_launch,
                                 host_functions_and_child_graphs_run_in_their_place,
