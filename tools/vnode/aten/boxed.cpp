@@ -314,7 +314,6 @@ void HostKernel::give_results(Call &call, Stack *stack) const {
 }
 
 void HostKernel::run_at_once(const c10::OperatorHandle &op, Call &call, Stack *stack, struct vnode_stream *stream) const {
-  HostScope scope(*call.device);
   const Arguments arguments = torch::jit::last(*stack, written_.size());
   const Random random = take_random(call, arguments);
   Footprint footprint; /* in eager order nobody looks at it */
@@ -391,7 +390,8 @@ bool HostKernel::needs_values(const Call &call) const {
   return by_value_ || call.host_written || call.mask;
 }
 
-std::shared_ptr<const Outcome> HostKernel::outcome_of(const c10::OperatorHandle &op, const Call &call) {
+/* Null: the kernel refuses stand-ins too. Their values may be the reason, or the arguments themselves: `why` tells. */
+std::shared_ptr<const Outcome> HostKernel::outcome_of(const c10::OperatorHandle &op, const Call &call, std::string &why) {
   constexpr size_t kMost = 4096; /* of one operator; a program whose shapes never repeat must not fill the memory */
   const std::string key = outcome_key(call.operands, call.arguments, !in_place_);
   if (!key.empty()) {
@@ -400,7 +400,16 @@ std::shared_ptr<const Outcome> HostKernel::outcome_of(const c10::OperatorHandle 
       return known->second;
   }
   auto kernel = [&](Stack &stack) { execute(op, stack, {0, 0}); };
-  auto outcome = std::make_shared<const Outcome>(learn(call.operands, call.arguments, returned_, name_, kernel));
+  std::shared_ptr<const Outcome> outcome;
+  try {
+    outcome = std::make_shared<const Outcome>(learn(call.operands, call.arguments, returned_, name_, kernel));
+  } catch (const c10::Error &error) {
+    why = error.what_without_backtrace();
+    return nullptr;
+  } catch (const std::exception &error) {
+    why = error.what();
+    return nullptr;
+  }
   if (!key.empty()) {
     std::lock_guard<std::mutex> guard(lock_);
     if (outcomes_.size() >= kMost)
@@ -452,13 +461,15 @@ void HostKernel::run_late(const c10::OperatorHandle &op, Stack *stack, struct vn
   Call call;
   call.listed = true;
   take_arguments(call, arguments);
-  if (needs_values(call)) {
+  HostScope scope(*call.device);
+  std::string why;
+  const auto outcome = needs_values(call) ? nullptr : outcome_of(op, call, why);
+  TORCH_CHECK(outcome || why.empty() || !vnode_stream_is_capturing(stream), name_,
+              " cannot be captured in a graph by the virtual node, whose kernel refuses zeros and ones in place of its operands: ", why);
+  if (!outcome) {
     check_submitted(vnode_stream_synchronize(stream)); /* refused by a stream that captures, as CUDA's own wait would be */
     return run_at_once(op, call, stack, stream);
   }
-
-  HostScope scope(*call.device);
-  const auto outcome = outcome_of(op, call);
   for (const Resize &resize : outcome->resized) {
     const Tensor &device = call.operands[resize.operand].device;
     if (resize.moved)
@@ -503,9 +514,9 @@ void HostKernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, 
   take_arguments(call, torch::jit::last(*stack, written_.size()));
   struct vnode_stream *stream = current_stream(*call.device);
   if (vnode_stream_is_late(stream))
-    run_late(op, stack, stream);
-  else
-    run_at_once(op, call, stack, stream);
+    return run_late(op, stack, stream);
+  HostScope scope(*call.device);
+  run_at_once(op, call, stack, stream);
 }
 
 void register_host(torch::Library &library, const char *name, HostFunction function, HostTraits traits) {

@@ -63,7 +63,7 @@ private:
 
   void run_late(const c10::OperatorHandle &op, torch::jit::Stack *stack, struct vnode_stream *stream);
   bool needs_values(const Call &call) const;
-  std::shared_ptr<const Outcome> outcome_of(const c10::OperatorHandle &op, const Call &call);
+  std::shared_ptr<const Outcome> outcome_of(const c10::OperatorHandle &op, const Call &call, std::string &why);
   std::vector<c10::IValue> foresee(const Call &call, const Outcome &outcome, Arguments arguments, std::vector<Tensor> &outputs) const;
 
   int64_t duration_ns(Arguments arguments, uint64_t bytes) const;
