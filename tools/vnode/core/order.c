@@ -452,7 +452,7 @@ static void start_engine(void) {
 /* ------------------------------------------------------------------------------------------- submitting */
 
 static void hand_over_host_time(struct vnode_stream *stream) {
-  vnode_host_submits = true;
+  vnode_host_submissions++;
   vnode_host_reach(stream->host_ns);
   stream->host_ns = vnode_host_ns;
 }
@@ -663,15 +663,18 @@ void vnode_late_synchronize_event(struct vnode_event *event) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Polling. Each time that the answer is "not yet", the clock of a thread that drives the GPU moves on by twice as much as
-   the time before, up to the end that it waits for. */
+/* Polling. A thread that drives the GPU and asks for the same thing again, with nothing submitted in between, waits: its
+   clock moves on, by twice as much each time, up to the end that it waits for. */
 static bool has_come(int64_t end_ns) {
   static _Thread_local int64_t polled_ns, step_ns;
+  static _Thread_local uint64_t submissions;
   static const int64_t first_step_ns = 1000;
-  if (!vnode_host_submits || end_ns <= vnode_host_ns)
+  if (!vnode_host_submissions || end_ns <= vnode_host_ns)
     return true;
-  step_ns = polled_ns == end_ns ? 2 * step_ns : first_step_ns;
+  bool again = polled_ns == end_ns && submissions == vnode_host_submissions;
+  step_ns = !again ? 0 : step_ns ? 2 * step_ns : first_step_ns;
   polled_ns = end_ns;
+  submissions = vnode_host_submissions;
   vnode_host_reach(end_ns - vnode_host_ns < step_ns ? end_ns : vnode_host_ns + step_ns);
   return false;
 }
@@ -679,8 +682,13 @@ static bool has_come(int64_t end_ns) {
 /* Is it complete? A thread that submits makes it run, as a GPU would have by then, but does not wait for other processes for
    longer than they usually take. The lock is held. */
 static bool poll_task(struct vnode_task *task, int64_t *end_ns) {
-  enum { PATIENCE_S = 2 };
-  if (vnode_host_submits && !is_done(task)) {
+  enum { PATIENCE_S = 2, HURRY_ONE_IN = 4 };
+  static const int64_t poll_ns = 1000;
+  if (vnode_host_submissions && !is_done(task)) {
+    if (is_adversarial() && draw() % HURRY_ONE_IN) { /* who asks has not waited */
+      vnode_host_reach(vnode_host_ns + poll_ns);
+      return false;
+    }
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PATIENCE_S;

@@ -12,7 +12,7 @@
 
 _Thread_local struct vnode_running *vnode_running;
 _Thread_local int64_t vnode_host_ns;
-_Thread_local bool vnode_host_submits;
+_Thread_local uint64_t vnode_host_submissions;
 
 static struct vnode_stream defaults[VNODE_MAX_DEVICES];
 static _Atomic(struct vnode_stream *) all_streams;
