@@ -4,6 +4,9 @@
 #   list   names and durations on two cores
 #   e2e    every client for more steps, 4 and 8 ranks                             40 minutes
 #   e2e12  every client, and torch's own operator database, with CUDA 12's PyTorch 30 minutes
+#   orders every plain job in 20 seeds of adversarial order (one process, forked)  30 minutes
+#   clients-orders  every client in deferred and 20 seeds of adversarial order      2 hours
+#   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
@@ -11,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case ${1:-} in
-  list) sed -n '4,8s/^# *//p' "$0" ;;
+  list) sed -n 's/^#   //p' "$0" ;;
   e2e)
     tools/setup --tests
     exec ctest --test-dir build/release -C long -L '^long$' --output-on-failure --no-tests=error
@@ -19,6 +22,18 @@ case ${1:-} in
   e2e12)
     tools/setup --tests
     exec ctest --test-dir build/release -C long -L '^long12$' --output-on-failure --no-tests=error
+    ;;
+  orders)
+    tools/setup --tests
+    exec build/release/b200opt dryrun --gpus 4 --log "$(mktemp -d)" -- .venv/bin/python -B tests/e2e/sweep.py
+    ;;
+  clients-orders)
+    tools/setup --tests
+    exec ctest --test-dir build/release -C long -L '^long_orders$' --output-on-failure --no-tests=error
+    ;;
+  soak)
+    tools/setup --tests
+    exec ctest --test-dir build/release -C long -L '^long_soak$' --output-on-failure --no-tests=error
     ;;
   fuzz)
     tools/setup --tests
