@@ -6,6 +6,7 @@
 #   e2e12  every client, and torch's own operator database, with CUDA 12's PyTorch 30 minutes
 #   orders every plain job in 20 seeds of adversarial order (one process, forked)  30 minutes
 #   clients-orders  every client in deferred and 20 seeds of adversarial order      2 hours
+#   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
@@ -30,6 +31,15 @@ case ${1:-} in
   clients-orders)
     tools/setup --tests
     exec ctest --test-dir build/release -C long -L '^long_orders$' --output-on-failure --no-tests=error
+    ;;
+  order)
+    tools/setup --tests
+    cd build/release
+    tests/vnode_order/test_race_random 20000
+    tests/vnode_order/bench_race
+    B200_TEST_SEEDS=100 B200_TEST_TABLE=1 tests/vnode_order/test_order_programs
+    tests/vnode_order/test_order_random 3000 1000 8
+    B200_TEST_SEEDS=20 exec ctest -R '^vnode.order_torch$' --timeout 3000 --output-on-failure --no-tests=error
     ;;
   soak)
     tools/setup --tests

@@ -14,7 +14,7 @@ import pytest
 import torch_programs
 from torch_programs import PROGRAMS, RIGHT, WRONG
 
-SEEDS = int(os.environ.get("B200_TEST_SEEDS", "4"))
+SEEDS = int(os.environ.get("B200_TEST_SEEDS", "3"))
 LATE = [("deferred", 0)] + [("adversarial", seed) for seed in range(1, SEEDS + 1)]
 
 
