@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every plain training job of the matrix in eager, deferred and many seeds of adversarial order: bit-identical losses and gradient norms,
-no race, and in each order the same modelled time on every rank that has it.
+"""Every plain training job of the matrix in eager, deferred and many seeds of adversarial order: bit-identical losses and gradient norms
+and no race. Two eager and two deferred runs take the same modelled time; in adversarial order PyTorch's allocator hears at other
+times that a block is free, and may ask the driver more or less often.
 
     b200opt dryrun --gpus 4 --log DIR -- python tests/e2e/sweep.py [--seeds 20] [--steps 8]
 
@@ -95,21 +96,23 @@ def main():
         eager, eager_ns = run(job, "eager", 0, args.steps, work / f"{job.name}-eager")
         again, again_ns = run(job, "eager", 0, args.steps, work / f"{job.name}-eager-again")
         assert (again, again_ns) == (eager, eager_ns), f"{job.name}: two eager runs differ: {eager_ns} {again_ns}"
-        late_ns, bad = None, 0
-        for order, seed in [("deferred", 0), *(("adversarial", seed) for seed in range(1, args.seeds + 1))]:
+        late_ns, bad = {}, 0
+        orders = [("deferred", 0), ("deferred", 1), *(("adversarial", seed) for seed in range(1, args.seeds + 1))]
+        for order, seed in orders:
             name = f"{job.name}-{order}-{seed}"
             try:
                 figures, nanoseconds = run(job, order, seed, args.steps, work / name)
                 assert figures == eager, f"figures differ: {figures} {eager}"
-                late_ns = late_ns or nanoseconds
-                assert nanoseconds == late_ns, f"modelled times differ: {nanoseconds} {late_ns}"
+                if order == "deferred":
+                    late_ns = late_ns or nanoseconds
+                    assert nanoseconds == late_ns, f"modelled times differ: {nanoseconds} {late_ns}"
                 passed += 1
             except AssertionError as error:
                 bad += 1
                 print(f"{name}: {error}", flush=True)
         failed += bad
-        print(f"{job.name}: {args.seeds + 1} late runs, {bad} bad; modelled {eager_ns[0] / 1e6:.3f} ms eager, "
-              f"{late_ns[0] / 1e6 if late_ns else -1:.3f} ms late; {time.monotonic() - start:.0f} s", flush=True)
+        print(f"{job.name}: {len(orders)} late runs, {bad} bad; modelled {eager_ns[0] / 1e6:.3f} ms eager, "
+              f"{late_ns.get(0, 0) / 1e6:.3f} ms deferred; {time.monotonic() - start:.0f} s", flush=True)
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed or not passed else 0)
 
