@@ -45,7 +45,8 @@ done
 mkdir -p "$out"
 out=$(cd "$out" && pwd) libs=$(cd "$libs" && pwd) core=$(cd "$core" && pwd)
 target=$out/libb200aten-$version.so log=$out/libb200aten-$version.log
-flags="-std=c++20 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter -Werror"
+# No -Werror: what another compiler says of another PyTorch's headers must not stop a job. Warnings are in the log.
+flags="-std=c++20 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter"
 includes="-I$core -isystem $site/torch/include -isystem $site/torch/include/torch/csrc/api/include $cuda"
 # The wheels leave out the folder crt of CUDA's headers; Triton, which PyTorch comes with, has one.
 includes="$includes -isystem $site/triton/backends/nvidia/include"
