@@ -466,13 +466,33 @@ def test_modes_and_other_threads():
         assert (results[0] is not None) == (mode == "global"), (mode, results)
 
 
-COLLECTIVES = r"""
-import os, sys
-import torch, torch.distributed as dist
-import torch.nn as nn
+# Programs of two ranks. Each ends by saying that it is done and how many races the checker reported.
+RANKS_BEGIN = r"""
+import ctypes, os
+os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # PyTorch wants it so for collectives in graphs
+import torch, torch.distributed as dist, torch.nn as nn
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(rank)
 dist.init_process_group("nccl")
+def on_a_side_stream(function):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        result = function()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    return result
+"""
+RANKS_END = r"""
+torch.cuda.synchronize()
+graph.reset()
+dist.destroy_process_group()
+races = ctypes.CDLL("libb200vnode.so").vnode_race_count
+races.restype = ctypes.c_uint64
+print(f"rank {rank} done, {races()} races", flush=True)
+"""
+
+COLLECTIVES = r"""
 x = torch.zeros(1000, device="cuda")
 y = torch.zeros(500 * world * 2, device="cuda")
 def program():
@@ -482,12 +502,7 @@ def program():
     part = torch.empty(1000, device="cuda")
     dist.reduce_scatter_tensor(part, y)
     return z, part
-side = torch.cuda.Stream()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    program()
-torch.cuda.current_stream().wait_stream(side)
-torch.cuda.synchronize()
+on_a_side_stream(program)
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     z, part = program()
@@ -498,15 +513,56 @@ for i in range(30):
     total = 2.0 * sum(i + r for r in range(world))
     assert torch.all(z == total), (i, z[0].item(), total)
     assert torch.all(y == total) and torch.all(part == world * total), (i, part[0].item())
-graph.reset()
-dist.destroy_process_group()
-print("rank", rank, "done", flush=True)
+"""
+
+DATA_PARALLEL = r"""
+WARM_UP, STEPS = 11, 31  # DDP has to be warm for 11 steps before a capture
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
+    parallel = on_a_side_stream(lambda: nn.parallel.DistributedDataParallel(model, device_ids=[rank]))
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    x, y = torch.zeros(8, 16, device="cuda"), torch.zeros(8, 4, device="cuda")
+    def feed(i):
+        generator = torch.Generator().manual_seed(100 * i + rank)
+        x.copy_(torch.randn(8, 16, generator=generator))
+        y.copy_(torch.randn(8, 4, generator=generator))
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = (parallel(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+    return feed, step, model
+feed, step, plain = build()
+expected = []
+for i in range(STEPS):
+    feed(i)
+    expected.append(step().item())
+feed, step, graphed = build()
+def warm_up():
+    found = []
+    for i in range(WARM_UP):
+        feed(i)
+        found.append(step().item())
+    return found
+found = on_a_side_stream(warm_up)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = step()
+for i in range(WARM_UP, STEPS):
+    feed(i)
+    graph.replay()
+    found.append(loss.item())
+assert found == expected, (found, expected)
+assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), graphed.parameters()))
 """
 
 
-def test_collectives_in_a_graph(tmp_path):
-    script = tmp_path / "collectives.py"
-    script.write_text(COLLECTIVES)
+@pytest.mark.parametrize("program", [COLLECTIVES, DATA_PARALLEL], ids=["collectives", "ddp"])
+def test_collectives_in_a_graph(tmp_path, program):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS_BEGIN + program + RANKS_END)
     environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000),
                        B200OPT_VNODE_SESSION=f"graph-{os.getpid()}")
     ranks = [subprocess.Popen([sys.executable, str(script)], env=dict(environment, RANK=str(r), LOCAL_RANK=str(r)),
@@ -517,7 +573,7 @@ def test_collectives_in_a_graph(tmp_path):
         for rank in ranks:
             rank.kill()
     for rank, (process, output) in enumerate(zip(ranks, outputs)):
-        assert process.returncode == 0 and f"rank {rank} done" in output, output[-3000:]
+        assert process.returncode == 0 and f"rank {rank} done, 0 races" in output, output[-3000:]
 
 
 def teardown_module():
