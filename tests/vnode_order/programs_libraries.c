@@ -175,4 +175,4 @@ const struct program library_programs[] = {
      .shows = true},
     {"reduces twice into one buffer", reduces_twice_into_one_buffer, "write after unordered write", "AllReduce", "AllReduce",
      .shows = true},
-    {NULL}};
+    {.name = NULL}};

@@ -255,4 +255,4 @@ const struct program memory_programs[] = {
     {"a block goes from stream to stream", a_block_goes_from_stream_to_stream, .right_only = true},
     {"a pool orders its reuse", a_pool_orders_its_reuse, .right_only = true},
     {"a polled upload is complete", a_polled_upload_is_complete, .right_only = true},
-    {NULL}};
+    {.name = NULL}};

@@ -314,4 +314,4 @@ const struct program stream_programs[] = {
     {"a later record changes no wait", a_later_record_changes_no_wait, .right_only = true},
     {"neighbours do not race", neighbours_do_not_race, .right_only = true},
     {"a thread hands over by synchronising", a_thread_hands_over_by_an_event, .right_only = true},
-    {NULL}};
+    {.name = NULL}};
