@@ -18,8 +18,8 @@
  *   - an operation that cannot be in a graph: vnode_capture_refuse().
  *   - a function that may block or that is not ordered by a stream (cudaMalloc, cudaFree, cudaEventQuery …):
  *     vnode_capture_unsafe() first.
- *   - a function that uses the legacy stream and waits (cudaMemcpy, cudaMemset): nothing; submitting to the legacy stream
- *     checks.
+ *   - a function that waits for a stream (cudaMemcpy, cudaStreamQuery): vnode_capture_check_stream() first;
+ *     vnode_stream_synchronize() asks by itself.
  *   - cudaMallocAsync and cudaFreeAsync: vnode_graph_memory_*().
  *
  * Errors: INVALID_VALUE for a handle that is none and for bad arguments, SYSTEM without memory, and CUDA's codes of capture.

@@ -124,7 +124,7 @@ void vnode_graph_memory_set_live(struct vnode_graph_memory *memory, bool live);
 struct vnode_graph_memory *vnode_graph_memory_dead(void);
 void vnode_graph_memory_bury(struct vnode_graph_memory *dead);
 
-/* exec.c. A node for a launch on a stream that captures. */
+/* capture.c, for exec.c: a launch on a stream that captures becomes a node. */
 enum vnode_status vnode_capture_launch(struct vnode_stream *stream, const struct vnode_graph *graph);
 
 #endif
