@@ -133,6 +133,11 @@ static void order(const struct step *step) {
 
 static void operate(const struct step *step, struct mix *mix) {
   cudaStream_t stream = streams[step->stream];
+  if (step->kind == STEP_ALLOC) {
+    MUST(cudaMallocAsync((void **)&buffers[step->to], BUFFER_BYTES, stream));
+    lives[step->to] = true;
+    return;
+  }
   *mix = (struct mix){.to = buffers[step->to] + step->to_at, .bytes = step->bytes, .value = step->value};
   switch (step->kind) {
   case STEP_FILL:
@@ -147,10 +152,6 @@ static void operate(const struct step *step, struct mix *mix) {
     break;
   case STEP_CALL:
     MUST(cudaLaunchHostFunc(stream, run_mix, mix));
-    break;
-  case STEP_ALLOC:
-    MUST(cudaMallocAsync((void **)&buffers[step->to], BUFFER_BYTES, stream));
-    lives[step->to] = true;
     break;
   case STEP_FREE:
     MUST(cudaFreeAsync(buffers[step->to], stream));
