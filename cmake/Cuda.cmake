@@ -8,7 +8,7 @@
 #   B200_WHEEL_INCLUDE     the same, of the wheels that the torch of B200_PYTHON loads (empty without them)
 #   B200_WHEEL_INCLUDE_12  the same of B200_PYTHON12
 #   B200_WHEEL_LIB         folders with libcudart.so.13, libcublas.so.13, libcublasLt.so.13, libnccl.so.2 and their like of CUDA 12
-#   B200_TORCH_LIB         folders of libtorch_cuda.so
+#   B200_TORCH_LIB         folder of libtorch_cuda.so; B200_TORCH_LIB_12 that of CUDA 12
 #   B200_CUDA_MAJORS       CUDA versions that stand-ins are built for: 13, or 13 and 12
 set(B200_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "python with a CUDA 13 build of torch")
 set(B200_PYTHON12 "${PROJECT_SOURCE_DIR}/.venv12/bin/python" CACHE FILEPATH "python with a CUDA 12 build of torch")
@@ -40,7 +40,7 @@ if(B200_CUDA_MAJORS AND EXISTS "${site}/torch/lib/libtorch_cuda.so" AND EXISTS "
   endforeach()
   file(GLOB found "${site}/nvidia/*/lib")
   list(APPEND B200_WHEEL_LIB ${found})
-  list(APPEND B200_TORCH_LIB "${site}/torch/lib")
+  set(B200_TORCH_LIB_12 "${site}/torch/lib")
 endif()
 
 foreach(header cuda.h cublasLt.h nccl.h)

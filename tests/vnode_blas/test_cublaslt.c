@@ -39,8 +39,15 @@ static const struct attribute matmul_attributes[] = {
     {8, 8, 0},  {10, 8, 0},          {11, 8, 0}, {12, 8, 0}, {13, 8, 0}, {14, 8, 0},          {15, 4, 0}, {16, 4, 0},
     {17, 8, 0}, {18, 8, 0},          {19, 8, 0}, {20, 8, 0}, {21, 8, 0}, {22, 4, 0xffffffff}, {23, 8, 0}, {24, 8, 0},
     {25, 1, 0}, {26, 4, 0xffffffff}, {31, 4, 0}, {32, 4, 0}, {33, 4, 0}, {34, 4, 0},          {35, 4, 0}, {36, 8, 0},
-    {37, 4, 0}, {38, 8, 0},          {39, 8, 0}, {40, 8, 0}};
+#if CUBLAS_VER_MAJOR >= 13
+    {38, 8, 0}, {39, 8, 0},          {40, 8, 0},
+#endif
+    {37, 4, 0}};
+#if CUBLAS_VER_MAJOR >= 13
 static const int matmul_unknown[] = {-1, 9, 27, 30, 41};
+#else
+static const int matmul_unknown[] = {-1, 9, 27, 30, 38, 39, 40};
+#endif
 
 START_TEST(matmul_attributes_are_kept) {
   cublasLtMatmulDesc_t desc;

@@ -29,7 +29,7 @@ set(VNODE_GEN_ENTRIES "${CMAKE_CURRENT_LIST_DIR}/gen_entries.sh")
 set(VNODE_ENTRIES "${CMAKE_CURRENT_LIST_DIR}/hook_entry.S" "${CMAKE_CURRENT_LIST_DIR}/entries.inc" "${CMAKE_CURRENT_LIST_DIR}/hook.h")
 
 set(vnode_importers)
-foreach(folder ${B200_TORCH_LIB} ${B200_WHEEL_LIB})
+foreach(folder ${B200_TORCH_LIB} ${B200_TORCH_LIB_12} ${B200_WHEEL_LIB})
   file(GLOB found "${folder}/*.so" "${folder}/*.so.*")
   list(APPEND vnode_importers ${found})
 endforeach()

@@ -378,18 +378,24 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
   return vnode_cuda_status(vnode_event_create(CU_EVENT_DISABLE_TIMING, (struct vnode_event **)event));
 }
 
+static bool location_exists(CUmemLocation location) {
+  return location.type != CU_MEM_LOCATION_TYPE_DEVICE || vnode_is_device(location.id);
+}
+
 /* Unlike cuMemAlloc'ed memory, managed memory may be advised and moved; it is where every device sees it already. */
 CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
   VNODE_DRIVER_READY();
   (void)advice;
-  (void)location;
+  if (!location_exists(location))
+    return CUDA_ERROR_INVALID_DEVICE;
   return vnode_is_known(vnode_pointer(address), bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
                                CUstream stream) {
   VNODE_DRIVER_READY();
-  (void)location;
+  if (!location_exists(location))
+    return CUDA_ERROR_INVALID_DEVICE;
   if (flags || !vnode_is_known(vnode_pointer(address), bytes))
     return CUDA_ERROR_INVALID_VALUE;
   return vnode_stream_id(vnode_stream_of(stream)) < 0 ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
