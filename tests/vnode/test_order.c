@@ -317,7 +317,8 @@ START_TEST(blocking_streams_share_the_legacy_streams_time) {
 }
 END_TEST
 
-/* 0 + 1 + 2 + 4 … µs: after the eleventh question the clock stands at the end of 1 ms. In eager order what has run is complete. */
+/* 0 + 1 + 2 + 4 … µs: after the eleventh question the clock stands at the end of 1 ms. In eager order what has run is
+ * complete. */
 START_TEST(polling_ends) {
   struct vnode_event *event = new_event();
   ck_assert(vnode_event_done(event)); /* never recorded */

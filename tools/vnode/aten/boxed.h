@@ -7,9 +7,9 @@
  * it), a view of an argument becomes the same view of the CUDA tensor, anything else is copied to new device memory.
  * Errors that CUDA raises for operands on different devices are raised here too.
  *
- * In eager order all that happens within the call. Otherwise, and into a graph, the call gives its results by what is known of
- * them before (outcome.h) and leaves its kernel to the stream; operators whose results depend on values that only the device
- * has wait for the stream, as CUDA's do, and cannot be captured.
+ * In eager order all that happens within the call. Otherwise, and into a graph, the call gives its results by what is known
+ * of them before (outcome.h) and leaves its kernel to the stream; operators whose results depend on values that only the
+ * device has wait for the stream, as CUDA's do, and cannot be captured.
  *
  * Where the CPU's kernel differs from CUDA's, a function of this layer over CPU tensors takes its place.
  */
@@ -64,18 +64,19 @@ private:
   void run_late(const c10::OperatorHandle &op, torch::jit::Stack *stack, struct vnode_stream *stream);
   bool needs_values(const Call &call) const;
   std::shared_ptr<const Outcome> outcome_of(const c10::OperatorHandle &op, const Call &call, std::string &why);
-  std::vector<c10::IValue> foresee(const Call &call, const Outcome &outcome, Arguments arguments, std::vector<Tensor> &outputs) const;
+  std::vector<c10::IValue> foresee(const Call &call, const Outcome &outcome, Arguments arguments,
+                                   std::vector<Tensor> &outputs) const;
 
   int64_t duration_ns(Arguments arguments, uint64_t bytes) const;
 
   std::string name_;
   std::vector<bool> written_;    /* per argument: it is written, by the schema */
   std::vector<bool> statistics_; /* per argument: it is written when the operator trains */
-  std::vector<int> returned_; /* per result: the written argument that it is, or -1 */
-  int generator_ = -1;        /* the argument that is a generator, or -1 */
-  int training_ = -1;         /* the argument that says whether the operator trains, or -1 */
-  bool mixes_devices_;        /* CUDA's kernel takes host tensors or several devices too */
-  bool by_value_;             /* what it gives depends on values in device memory */
+  std::vector<int> returned_;    /* per result: the written argument that it is, or -1 */
+  int generator_ = -1;           /* the argument that is a generator, or -1 */
+  int training_ = -1;            /* the argument that says whether the operator trains, or -1 */
+  bool mixes_devices_;           /* CUDA's kernel takes host tensors or several devices too */
+  bool by_value_;                /* what it gives depends on values in device memory */
   bool in_place_;
   HostFunction function_;
   HostTraits traits_;
@@ -92,7 +93,9 @@ template <auto function> void register_host(torch::Library &library, const char 
   using Type = std::remove_pointer_t<decltype(function)>;
   using Pointer = c10::CompileTimeFunctionPointer<Type, function>;
   register_host(library, name,
-                {c10::KernelFunction::makeFromUnboxedFunction(Pointer()), c10::guts::infer_function_traits_t<Type>::number_of_parameters}, traits);
+                {c10::KernelFunction::makeFromUnboxedFunction(Pointer()),
+                 c10::guts::infer_function_traits_t<Type>::number_of_parameters},
+                traits);
 }
 
 } // namespace vnode_aten

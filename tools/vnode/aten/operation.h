@@ -80,7 +80,8 @@ void run_late(const char *name, void (*run)(void *work), void *work);
    that is not eager the stream is synchronised: for work whose result the host must see at once.
    pre: the stream does not capture. */
 template <typename Work>
-void on_stream_at_once(struct vnode_stream *stream, const char *name, const Footprint &footprint, int64_t duration_ns, Work &work) {
+void on_stream_at_once(struct vnode_stream *stream, const char *name, const Footprint &footprint, int64_t duration_ns,
+                       Work &work) {
   struct Call {
     Work *work;
     std::exception_ptr error;
@@ -123,7 +124,8 @@ void on_stream(struct vnode_stream *stream, const char *name, const Footprint &f
   op.name = name;
   op.work = [](void *args) {
     Kept *k = *static_cast<Kept **>(args);
-    run_late(k->name, [](void *w) { (*static_cast<Work *>(w))(); }, &k->work);
+    run_late(
+        k->name, [](void *w) { (*static_cast<Work *>(w))(); }, &k->work);
   };
   op.drop = [](void *args) { delete *static_cast<Kept **>(args); };
   op.args = &kept;

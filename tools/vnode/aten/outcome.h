@@ -3,8 +3,8 @@
  * What a call of an operator will give, before its kernel has run.
  *
  * PyTorch's host code must know a result's shape, strides and type when the call returns; the work may run later. CUDA's
- * kernels know them from their arguments. The CPU's kernels are asked once: they run on stand-ins of the operands, zeros of the
- * same geometry, and the answer is kept for all calls with the same arguments (values of tensors apart). Errors in the
+ * kernels know them from their arguments. The CPU's kernels are asked once: they run on stand-ins of the operands, zeros of
+ * the same geometry, and the answer is kept for all calls with the same arguments (values of tensors apart). Errors in the
  * arguments show there, as they do on a GPU. Operators whose results' shapes depend on values are no matter of this file.
  *
  * Vocabulary
@@ -48,10 +48,10 @@ struct Result {
     kFresh,     /* new memory */
   };
   Source source = kValue;
-  size_t operand = 0;     /* kArgument, kView */
-  int64_t offset = 0;     /* kView: in elements, from the operand's first */
-  Geometry geometry;      /* kView, kFresh */
-  c10::IValue value;      /* kValue */
+  size_t operand = 0; /* kArgument, kView */
+  int64_t offset = 0; /* kView: in elements, from the operand's first */
+  Geometry geometry;  /* kView, kFresh */
+  c10::IValue value;  /* kValue */
 
   bool operator==(const Result &other) const {
     return source == other.source && operand == other.operand && offset == other.offset && geometry == other.geometry;
@@ -86,7 +86,7 @@ std::string outcome_key(const Operands &operands, c10::ArrayRef<c10::IValue> arg
 
 /* Runs `kernel` on stand-ins. Throws what the kernel throws for any values.
    `source[i]`: the result i is an argument by the schema, and is not described. */
-Outcome learn(const Operands &operands, c10::ArrayRef<c10::IValue> arguments, const std::vector<int> &source, const std::string &name,
-              const std::function<void(torch::jit::Stack &)> &kernel);
+Outcome learn(const Operands &operands, c10::ArrayRef<c10::IValue> arguments, const std::vector<int> &source,
+              const std::string &name, const std::function<void(torch::jit::Stack &)> &kernel);
 
 } // namespace vnode_aten

@@ -38,7 +38,8 @@ PhiloxState read_philox(const at::PhiloxCudaState &taken);
 /* The addresses that read_philox reads. */
 void add_philox(Footprint &footprint, const at::PhiloxCudaState &taken);
 
-/* A new CPU generator with a seed drawn from `state`: for CPU kernels that draw random numbers. They take kBoxedIncrement. */
+/* A new CPU generator with a seed drawn from `state`: for CPU kernels that draw random numbers. They take kBoxedIncrement.
+ */
 at::Generator host_generator(const PhiloxState &state);
 constexpr uint64_t kBoxedIncrement = 20; /* what CUDA's poisson takes; of the other boxed operators some take more or less */
 
