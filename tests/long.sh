@@ -11,6 +11,7 @@
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
+#   demo-faults  300 faults in the demo job, bare and with the library               60 minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,6 +59,10 @@ case ${1:-} in
   faults)
     tools/setup --tests
     B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/faults.py
+    ;;
+  demo-faults)
+    tools/setup --tests
+    B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/demo_faults.py 300 1
     ;;
   storm)
     tools/setup --tests
