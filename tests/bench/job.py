@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: job.py BUILD [ROUNDS]    the demo's job on the virtual node bare and observed, and with CPU PyTorch and gloo, interleaved:
-what observing costs, and how fast the node is. Ratios of medians over all steps but the first five of each run."""
+"""usage: job.py BUILD [ROUNDS]    the demo's job on the virtual node, bare in each order and observed, and with CPU PyTorch and gloo,
+interleaved: what observing costs, how fast the node is, and what the late orders with their race checker cost. Ratios of medians over all steps but the first five of each run."""
 import os
 import pathlib
 import re
@@ -19,6 +19,8 @@ dryrun = [str(build / "b200opt"), "dryrun", "--gpus", "2"]
 arms = {
     "bare on the node": lambda logs: [*dryrun, "--bare", "--log", logs, "--", *job],
     "observed on the node": lambda logs: [*dryrun, "--log", logs, "--", *job],
+    "deferred": lambda logs: [*dryrun, "--bare", "--log", logs, "B200OPT_VNODE_ORDER=deferred", "--", *job],
+    "adversarial": lambda logs: [*dryrun, "--bare", "--log", logs, "B200OPT_VNODE_ORDER=adversarial", "--", *job],
     "CPU and gloo": lambda logs: [*job, "--device", "cpu"],
 }
 
