@@ -92,8 +92,10 @@ static void seek(struct cursor *at, uintptr_t address) {
 
 static void step(struct cursor *at) {
   struct segment *segment = peek(at);
-  for (int level = 0; level < segment->level; level++)
+  int level = 0;
+  do
     at->link[level] = &segment->next[level];
+  while (++level < segment->level);
   at->before = segment;
 }
 
@@ -119,10 +121,11 @@ static struct segment *insert(struct cursor *at, uintptr_t start, uintptr_t end)
   if (!segment)
     return NULL;
   *segment = (struct segment){.start = start, .end = end, .level = level, .read_room = NEAR_READS};
-  for (int i = 0; i < level; i++) {
+  int i = 0;
+  do {
     segment->next[i] = *at->link[i];
     *at->link[i] = segment;
-  }
+  } while (++i < level);
   race.segment_count++;
   return segment;
 }
@@ -136,8 +139,10 @@ static void forget_reads(struct segment *segment) {
 
 static void erase(struct cursor *at) {
   struct segment *segment = peek(at);
-  for (int level = 0; level < segment->level; level++)
+  int level = 0;
+  do
     *at->link[level] = segment->next[level];
+  while (++level < segment->level);
   forget_reads(segment);
   free(segment);
   race.segment_count--;
@@ -145,7 +150,7 @@ static void erase(struct cursor *at) {
 
 static bool add_read(struct segment *segment, const struct touch *read) {
   if (segment->read_count == segment->read_room) {
-    uint16_t room = (uint16_t)(2 * segment->read_room);
+    size_t room = segment->read_room + 4u;
     bool was_far = segment->read_room > NEAR_READS;
     struct touch *far = realloc(was_far ? segment->reads.far : NULL, room * sizeof *far);
     if (!far)
@@ -153,7 +158,7 @@ static bool add_read(struct segment *segment, const struct touch *read) {
     if (!was_far)
       memcpy(far, segment->reads.near, sizeof segment->reads.near);
     segment->reads.far = far;
-    segment->read_room = room;
+    segment->read_room = (uint16_t)room;
   }
   reads_of(segment)[segment->read_count++] = *read;
   return true;
