@@ -443,9 +443,12 @@ static void flush(struct ncclComm *comm) {
 
 ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   ncclResult_t code = comm_check(comm, "ncclCommFinalize");
-  if (code == ncclSuccess)
-    flush(comm);
-  return code;
+  if (code != ncclSuccess)
+    return code;
+  comm_enter(comm); /* another thread may abort it meanwhile */
+  flush(comm);
+  comm_leave(comm);
+  return ncclSuccess;
 }
 
 ncclResult_t pncclCommDestroy(ncclComm_t comm) {

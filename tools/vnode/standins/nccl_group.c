@@ -119,14 +119,11 @@ static ncclResult_t submit_collective(const struct operation *given, struct vnod
   enum vnode_status status = come_behind_others(chain, stream);
   if (status)
     return code_of(status);
-  comm_enter(operation.comm);
   comm_hold(operation.comm, stream, operation.captured);
   status = vnode_op_submit(stream, &op);
   if (!status)
     others_come_behind(chain, stream);
-  ncclResult_t code = status ? code_of(status) : (ncclResult_t)atomic_load(&operation.comm->async);
-  comm_leave(operation.comm);
-  return code;
+  return status ? code_of(status) : (ncclResult_t)atomic_load(&operation.comm->async);
 }
 
 /* Messages of one group, of any communicators. */
@@ -192,15 +189,12 @@ static ncclResult_t submit_batch(const struct operation *operations, size_t coun
     free(batch.operations);
     return code_of(status);
   }
-  for (size_t i = 0; i < count; i++)
-    comm_enter(operations[i].comm);
   status = put_batch(&batch, stream);
   for (size_t i = 0; i < count; i++) { /* batch.operations may be gone */
     if (!status)
       others_come_behind(chain_of(operations[i].comm, stream), stream);
     ncclResult_t own = status ? code_of(status) : (ncclResult_t)atomic_load(&operations[i].comm->async);
     code = code == ncclSuccess ? own : code;
-    comm_leave(operations[i].comm);
   }
   return code;
 }
@@ -272,6 +266,8 @@ static ncclResult_t submit_all(const struct operation *operations, size_t count,
   struct operation *p2p = malloc(count * sizeof *p2p);
   if (!p2p)
     return nccl_fail(ncclSystemError, "out of memory");
+  for (size_t c = 0; c < comm_count; c++)
+    comm_enter(comms[c]);
   ncclResult_t code = code_of(join_streams(operations, count, true));
   for (size_t c = 0; c < comm_count; c++)
     for (size_t i = 0; i < count && code == ncclSuccess; i++)
@@ -282,6 +278,8 @@ static ncclResult_t submit_all(const struct operation *operations, size_t count,
     code = submit_batch(p2p, p2p_count, stream);
   free(p2p);
   ncclResult_t joined = code_of(join_streams(operations, count, false));
+  for (size_t c = 0; c < comm_count; c++)
+    comm_leave(comms[c]);
   return code == ncclSuccess ? joined : code;
 }
 
@@ -428,10 +426,18 @@ ncclResult_t group_error(ncclResult_t code) {
   return code;
 }
 
+static ncclResult_t submit_one(const struct operation *operation) {
+  struct ncclComm *comm = operation->comm;
+  comm_enter(comm);
+  ncclResult_t code = is_p2p(operation) ? submit_batch(operation, 1, stream_of(operation))
+                                        : submit_collective(operation, stream_of(operation));
+  comm_leave(comm);
+  return code;
+}
+
 ncclResult_t group_submit(const struct operation *operation) {
   if (!group_open())
-    return is_p2p(operation) ? submit_batch(operation, 1, stream_of(operation))
-                             : submit_collective(operation, stream_of(operation));
+    return submit_one(operation);
   if (!grow((void **)&group.operations, group.operation_count, &group.operation_room, sizeof *operation))
     return group_error(nccl_fail(ncclSystemError, "out of memory"));
   group.operations[group.operation_count++] = *operation;
