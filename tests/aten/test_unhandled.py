@@ -6,19 +6,22 @@ import sys
 
 import pytest
 
-# name: (statement, what the message names)
+# name: (preparation, call, what the message names)
 CASES = {
     "attention called by its kernel": (
-        "q = torch.randn(1, 8, 2, 16, device='cuda'); torch.ops.aten._efficient_attention_forward(q, q, q, None, None, None, 8, 8, 0.0, 0)",
+        "q = torch.randn(1, 8, 2, 16, device='cuda')",
+        "torch.ops.aten._efficient_attention_forward(q, q, q, None, None, None, 8, 8, 0.0, 0)",
         "fmha_cutlass"),
     "rowwise FP8 (CUTLASS)": (
-        "a, b = (torch.ones(n, 64, device='cuda').to(torch.float8_e4m3fn) for n in (32, 48)); torch._scaled_mm(a, b.t(), "
-        "torch.ones(32, 1, device='cuda'), torch.ones(1, 48, device='cuda'), out_dtype=torch.bfloat16)",
+        "a, b = (torch.ones(n, 64, device='cuda').to(torch.float8_e4m3fn) for n in (32, 48)); rows = torch.ones(32, 1, device='cuda'); "
+        "columns = torch.ones(1, 48, device='cuda')",
+        "torch._scaled_mm(a, b.t(), rows, columns, out_dtype=torch.bfloat16)",
         ""),
     "kernel compiled at run time": (
-        "f = torch.cuda.jiterator._create_jit_fn('template <typename T> T twice(T x) { return x + x; }'); f(torch.rand(4, device='cuda'))",
+        "f = torch.cuda.jiterator._create_jit_fn('template <typename T> T twice(T x) { return x + x; }'); x = torch.rand(4, device='cuda')",
+        "f(x)",
         "twice"),
-    "recurrent cell": ("torch.nn.LSTM(4, 5).cuda()(torch.randn(2, 3, 4, device='cuda'))", "lstm_cell_forward"),
+    "recurrent cell": ("m, x = torch.nn.LSTM(4, 5).cuda(), torch.randn(2, 3, 4, device='cuda')", "m(x)", "lstm_cell_forward"),
 }
 
 
@@ -27,10 +30,12 @@ def run(statement, **env):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env={**os.environ, **env})
 
 
+@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_fatal_by_name(name):
-    statement, kernel = CASES[name]
-    ended = run(statement)
+def test_fatal_by_name(name, captured):
+    """Into a graph, too: at the call, not only when the graph is launched."""
+    preparation, call, kernel = CASES[name]
+    ended = run(f"{preparation}\n" + (f"with torch.cuda.graph(torch.cuda.CUDAGraph()):\n    {call}" if captured else call))
     assert ended.returncode != 0 and "went on" not in ended.stdout, ended
     said = [line for line in ended.stderr.splitlines() if line.startswith("b200vnode: ")]
     assert said and kernel in said[-1], ended.stderr[-2000:]

@@ -27,7 +27,8 @@ Tensor host_view(const Tensor &t) {
   c10::Storage host(c10::Storage::use_byte_size_t(), device.nbytes(),
                     c10::DataPtr(device.mutable_data(), c10::Device(c10::kCPU)), c10::GetAllocator(c10::kCPU),
                     /*resizable=*/true);
-  Tensor view = at::detail::make_tensor<c10::TensorImpl>(std::move(host), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
+  Tensor view =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(host), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
   c10::TensorImpl *view_impl = view.unsafeGetTensorImpl();
   view_impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   if (impl->is_wrapped_number())

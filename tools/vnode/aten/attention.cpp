@@ -35,7 +35,8 @@ Window top_left(bool causal) {
   return window;
 }
 
-Window bottom_right(bool causal, int64_t queries, int64_t keys, std::optional<c10::SymInt> left, std::optional<c10::SymInt> right) {
+Window bottom_right(bool causal, int64_t queries, int64_t keys, std::optional<c10::SymInt> left,
+                    std::optional<c10::SymInt> right) {
   Window window;
   window.shift = keys - queries;
   if (left && left->expect_int() >= 0)
@@ -81,7 +82,8 @@ Tensor repeat_heads(const Tensor &t, int64_t heads) {
 template <typename Body> void for_each_slice(const Problem &p, Body body) {
   const int64_t batches = p.q.size(0), heads = p.q.size(1), scores = std::max<int64_t>(1, p.q.size(2) * p.k.size(2));
   const int64_t head_step = std::max<int64_t>(1, std::min(heads, kMaxScores / scores));
-  const int64_t batch_step = head_step < heads ? 1 : std::max<int64_t>(1, std::min(batches, kMaxScores / scores / std::max<int64_t>(1, heads)));
+  const int64_t batch_step =
+      head_step < heads ? 1 : std::max<int64_t>(1, std::min(batches, kMaxScores / scores / std::max<int64_t>(1, heads)));
   const Tensor k = repeat_heads(p.k, heads), v = repeat_heads(p.v, heads);
   const Tensor bias = p.bias.defined() ? p.bias.expand({batches, heads, p.q.size(2), p.k.size(2)}) : Tensor();
   for (int64_t b = 0; b < batches; b += batch_step) {
@@ -144,7 +146,8 @@ Forward forward(const Problem &p) {
                  at::empty({p.q.size(0), p.q.size(1), p.q.size(2)}, options)};
   for_each_slice(p, [&](const Slice &s) {
     const Tensor a = scores(p, s);
-    const Tensor lse = a.size(-1) == 0 ? at::full_like(a.sum(-1), -std::numeric_limits<double>::infinity()) : a.logsumexp(-1);
+    const Tensor lse =
+        a.size(-1) == 0 ? at::full_like(a.sum(-1), -std::numeric_limits<double>::infinity()) : a.logsumexp(-1);
     Tensor weights = probabilities(a, lse);
     if (p.dropout > 0)
       weights.mul_(dropout_factors(p, s));
@@ -199,9 +202,8 @@ Tensor plain(const Tensor &t, at::ScalarType type) {
   return t.to(type).contiguous();
 }
 
-/* ------------------------------------------------------------------------------------------------ random numbers and time */
-
-
+/* ------------------------------------------------------------------------------------------------ random numbers and time
+ */
 
 uint64_t dropout_words(int64_t batches, int64_t heads, int64_t queries, int64_t keys, double dropout) {
   return dropout > 0 ? static_cast<uint64_t>(batches * heads * queries * keys) : 0;
@@ -253,60 +255,75 @@ template <size_t first, size_t dropout> uint64_t sdpa_words(Arguments arguments)
   return dropout_words(q.size(0), q.size(1), q.size(2), k.size(2), arguments[dropout].toDouble());
 }
 
-template <size_t first, size_t causal, bool at_bottom, bool is_backward> int64_t sdpa_ns(Arguments arguments, uint64_t bytes) {
+template <size_t first, size_t causal, bool at_bottom, bool is_backward>
+int64_t sdpa_ns(Arguments arguments, uint64_t bytes) {
   const Tensor &q = arguments[first].toTensor(), &k = arguments[first + 1].toTensor(), &v = arguments[first + 2].toTensor();
   const bool masked = arguments[causal].toBool();
-  const Window window = at_bottom ? bottom_right(masked, q.size(2), k.size(2), std::nullopt, std::nullopt) : top_left(masked);
-  return attention_ns(static_cast<double>(q.size(0) * q.size(1)), visible_pairs(window, q.size(2), k.size(2)), q, v, bytes, is_backward);
+  const Window window =
+      at_bottom ? bottom_right(masked, q.size(2), k.size(2), std::nullopt, std::nullopt) : top_left(masked);
+  return attention_ns(static_cast<double>(q.size(0) * q.size(1)), visible_pairs(window, q.size(2), k.size(2)), q, v, bytes,
+                      is_backward);
 }
 
 /* ------------------------------------------------------------------------------------------------------- flash and cuDNN */
 
-Problem problem(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window, std::optional<double> scale,
-                double dropout, PhiloxState philox) {
+Problem problem(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window,
+                std::optional<double> scale, double dropout, PhiloxState philox) {
   return {q, k, v, bias && bias->defined() ? *bias : Tensor(), window, scale_or_default(scale, q), dropout, philox};
 }
 
 using FlashResult = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
-FlashResult sdpa_forward(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window, double dropout,
-                         std::optional<double> scale, bool lse_column) {
+FlashResult sdpa_forward(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, Window window,
+                         double dropout, std::optional<double> scale, bool lse_column) {
   const Forward result = forward(problem(q, k, v, bias, window, scale, dropout, PhiloxScope::current()));
   const SavedPhilox saved = save_philox();
   const Tensor lse = lse_column ? result.lse.unsqueeze(-1) : result.lse;
-  return {by_token(result.output, q), plain(lse, at::kFloat), Tensor(), Tensor(), q.sym_size(2), k.sym_size(2), saved.seed, saved.offset, Tensor()};
+  return {by_token(result.output, q),
+          plain(lse, at::kFloat),
+          Tensor(),
+          Tensor(),
+          q.sym_size(2),
+          k.sym_size(2),
+          saved.seed,
+          saved.offset,
+          Tensor()};
 }
 
-Gradients sdpa_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias, const Tensor &lse, Window window,
-                        double dropout, std::optional<double> scale, const Tensor &seed, const Tensor &offset) {
+Gradients sdpa_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias,
+                        const Tensor &lse, Window window, double dropout, std::optional<double> scale, const Tensor &seed,
+                        const Tensor &offset) {
   const Tensor rows = lse.dim() == 4 ? lse.squeeze(-1) : lse;
-  const Backward result = backward(problem(q, k, v, bias, window, scale, dropout, load_philox(seed, offset, dropout)), grad, rows, false);
+  const Backward result =
+      backward(problem(q, k, v, bias, window, scale, dropout, load_philox(seed, offset, dropout)), grad, rows, false);
   return {by_token(result.q, q), by_token(result.k, k), by_token(result.v, v)};
 }
 
-FlashResult sdpa_flash(const Tensor &q, const Tensor &k, const Tensor &v, double dropout, bool causal, bool debug_mask, std::optional<double> scale) {
+FlashResult sdpa_flash(const Tensor &q, const Tensor &k, const Tensor &v, double dropout, bool causal, bool debug_mask,
+                       std::optional<double> scale) {
   TORCH_CHECK(!debug_mask, "virtual node: _scaled_dot_product_flash_attention does not give its debug mask");
   const Window window = bottom_right(causal, q.size(2), k.size(2), std::nullopt, std::nullopt);
   return sdpa_forward(q, k, v, std::nullopt, window, dropout, scale, false);
 }
 
-Gradients sdpa_flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &, const Tensor &lse,
-                              const Tensor &, const Tensor &, c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor &seed,
-                              const Tensor &offset, std::optional<double> scale) {
+Gradients sdpa_flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &,
+                              const Tensor &lse, const Tensor &, const Tensor &, c10::SymInt, c10::SymInt, double dropout,
+                              bool causal, const Tensor &seed, const Tensor &offset, std::optional<double> scale) {
   const Window window = bottom_right(causal, q.size(2), k.size(2), std::nullopt, std::nullopt);
   return sdpa_backward(grad, q, k, v, Tensor(), lse, window, dropout, scale, seed, offset);
 }
 
-FlashResult sdpa_cudnn(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool, double dropout, bool causal, bool debug_mask,
-                       std::optional<double> scale) {
+FlashResult sdpa_cudnn(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool, double dropout,
+                       bool causal, bool debug_mask, std::optional<double> scale) {
   TORCH_CHECK(!debug_mask, "virtual node: _scaled_dot_product_cudnn_attention does not give its debug mask");
   return sdpa_forward(q, k, v, bias, top_left(causal), dropout, scale, true);
 }
 
-Gradients sdpa_cudnn_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &, const Tensor &lse,
-                              const Tensor &seed, const Tensor &offset, const Tensor &bias, const Tensor &, const Tensor &, c10::SymInt,
-                              c10::SymInt, double dropout, bool causal, std::optional<double> scale) {
+Gradients sdpa_cudnn_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &,
+                              const Tensor &lse, const Tensor &seed, const Tensor &offset, const Tensor &bias,
+                              const Tensor &, const Tensor &, c10::SymInt, c10::SymInt, double dropout, bool causal,
+                              std::optional<double> scale) {
   return sdpa_backward(grad, q, k, v, bias, lse, top_left(causal), dropout, scale, seed, offset);
 }
 
@@ -322,17 +339,17 @@ Tensor pad_lse(const Tensor &lse) {
 
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-Four sdpa_efficient(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool want_lse, double dropout, bool causal,
-                    std::optional<double> scale) {
+Four sdpa_efficient(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &bias, bool want_lse,
+                    double dropout, bool causal, std::optional<double> scale) {
   const Forward result = forward(problem(q, k, v, bias, top_left(causal), scale, dropout, PhiloxScope::current()));
   const SavedPhilox saved = save_philox();
   const Tensor lse = want_lse ? pad_lse(result.lse) : at::empty({q.size(0), q.size(1), 0}, result.lse.options());
   return {by_token(result.output, q), plain(lse, at::kFloat), saved.seed, saved.offset};
 }
 
-Four sdpa_efficient_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias, const Tensor &, const Tensor &lse,
-                             const Tensor &seed, const Tensor &offset, double dropout, std::array<bool, 4> wanted, bool causal,
-                             std::optional<double> scale) {
+Four sdpa_efficient_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &bias,
+                             const Tensor &, const Tensor &lse, const Tensor &seed, const Tensor &offset, double dropout,
+                             std::array<bool, 4> wanted, bool causal, std::optional<double> scale) {
   if (!grad.defined())
     return {};
   const bool want_bias = wanted[3] && bias.defined();
@@ -342,14 +359,16 @@ Four sdpa_efficient_backward(const Tensor &grad, const Tensor &q, const Tensor &
           want_bias ? plain(at::sum_to(result.bias, bias.sizes()), bias.scalar_type()) : Tensor()};
 }
 
-/* ------------------------------------------------------------------------ flash by tokens: [B, L, H, D], or packed sequences */
+/* ------------------------------------------------------------------------ flash by tokens: [B, L, H, D], or packed
+ * sequences */
 
 /* One of the sequences that a packed call holds (all of a dense call: the whole). Views [B, H, L, D]. */
 struct Sequence {
   int64_t q_first, q_count, k_first, k_count;
 };
 
-std::vector<Sequence> sequences(const Tensor &q, const Tensor &k, const OptionalTensor &q_starts, const OptionalTensor &k_starts) {
+std::vector<Sequence> sequences(const Tensor &q, const Tensor &k, const OptionalTensor &q_starts,
+                                const OptionalTensor &k_starts) {
   if (!q_starts || !q_starts->defined())
     return {{0, q.size(1), 0, k.size(1)}};
   TORCH_CHECK(k_starts && k_starts->defined() && k_starts->numel() == q_starts->numel(),
@@ -374,7 +393,8 @@ template <size_t first, size_t dropout> uint64_t flash_words(Arguments arguments
 }
 
 /* The lengths of packed sequences are in device memory: they are taken as equal. */
-template <size_t first, size_t starts, size_t causal, size_t left, bool is_backward> int64_t flash_ns(Arguments arguments, uint64_t bytes) {
+template <size_t first, size_t starts, size_t causal, size_t left, bool is_backward>
+int64_t flash_ns(Arguments arguments, uint64_t bytes) {
   const Tensor &q = arguments[first].toTensor(), &k = arguments[first + 1].toTensor(), &v = arguments[first + 2].toTensor();
   int64_t batches = q.size(0), queries = q.size(1), keys = k.size(1);
   if (q.dim() == 3) {
@@ -384,26 +404,33 @@ template <size_t first, size_t starts, size_t causal, size_t left, bool is_backw
   }
   const Window window = bottom_right(arguments[causal].toBool(), queries, keys, arguments[left].toOptional<c10::SymInt>(),
                                      arguments[left + 1].toOptional<c10::SymInt>());
-  return attention_ns(static_cast<double>(batches * q.size(-2)), visible_pairs(window, queries, keys), q, v, bytes, is_backward);
+  return attention_ns(static_cast<double>(batches * q.size(-2)), visible_pairs(window, queries, keys), q, v, bytes,
+                      is_backward);
 }
 
 using TokenResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-TokenResult flash_forward(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &q_starts, const OptionalTensor &k_starts, c10::SymInt,
-                          c10::SymInt, double dropout, bool causal, bool debug_mask, std::optional<double> scale, std::optional<c10::SymInt> left,
+TokenResult flash_forward(const Tensor &q, const Tensor &k, const Tensor &v, const OptionalTensor &q_starts,
+                          const OptionalTensor &k_starts, c10::SymInt, c10::SymInt, double dropout, bool causal,
+                          bool debug_mask, std::optional<double> scale, std::optional<c10::SymInt> left,
                           std::optional<c10::SymInt> right, const OptionalTensor &used_keys, const OptionalTensor &slopes,
                           const OptionalTensor &block_table, std::optional<int64_t>) {
-  TORCH_CHECK(!debug_mask && !(used_keys && used_keys->defined()) && !(slopes && slopes->defined()) && !(block_table && block_table->defined()),
-              "virtual node: _flash_attention_forward is implemented without debug mask, seqused_k, alibi_slopes and block_table");
-  TORCH_CHECK(dropout == 0 || q.dim() == 4, "virtual node: _flash_attention_forward over packed sequences is implemented without dropout");
+  TORCH_CHECK(
+      !debug_mask && !(used_keys && used_keys->defined()) && !(slopes && slopes->defined()) &&
+          !(block_table && block_table->defined()),
+      "virtual node: _flash_attention_forward is implemented without debug mask, seqused_k, alibi_slopes and block_table");
+  TORCH_CHECK(dropout == 0 || q.dim() == 4,
+              "virtual node: _flash_attention_forward over packed sequences is implemented without dropout");
   auto shape = q.sizes().vec();
   shape.back() = v.size(-1);
   const Tensor output = at::zeros(shape, q.options());
   const Tensor lse = q.dim() == 4 ? at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))
                                   : at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
   for (const Sequence &s : sequences(q, k, q_starts, k_starts)) {
-    const Forward result = forward({by_head(q, s.q_first, s.q_count), by_head(k, s.k_first, s.k_count), by_head(v, s.k_first, s.k_count), Tensor(),
-                                    bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout, PhiloxScope::current()});
+    const Forward result =
+        forward({by_head(q, s.q_first, s.q_count), by_head(k, s.k_first, s.k_count), by_head(v, s.k_first, s.k_count),
+                 Tensor(), bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout,
+                 PhiloxScope::current()});
     by_head(output, s.q_first, s.q_count).copy_(result.output);
     lse.narrow(-1, s.q_first, s.q_count).copy_(q.dim() == 4 ? result.lse : result.lse[0]);
   }
@@ -411,15 +438,23 @@ TokenResult flash_forward(const Tensor &q, const Tensor &k, const Tensor &v, con
   return {output, lse, saved.seed, saved.offset, Tensor()};
 }
 
-Gradients flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &, const Tensor &lse, const Tensor &q_starts,
-                         const Tensor &k_starts, c10::SymInt, c10::SymInt, double dropout, bool causal, const Tensor &seed, const Tensor &offset,
-                         std::optional<double> scale, std::optional<c10::SymInt> left, std::optional<c10::SymInt> right) {
+Gradients flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &,
+                         const Tensor &lse, const Tensor &q_starts, const Tensor &k_starts, c10::SymInt, c10::SymInt,
+                         double dropout, bool causal, const Tensor &seed, const Tensor &offset, std::optional<double> scale,
+                         std::optional<c10::SymInt> left, std::optional<c10::SymInt> right) {
   const PhiloxState state = load_philox(seed, offset, dropout);
-  const Tensor dq = at::zeros(q.sizes(), q.options()), dk = at::zeros(k.sizes(), k.options()), dv = at::zeros(v.sizes(), v.options());
+  const Tensor dq = at::zeros(q.sizes(), q.options()), dk = at::zeros(k.sizes(), k.options()),
+               dv = at::zeros(v.sizes(), v.options());
   for (const Sequence &s : sequences(q, k, q_starts, k_starts)) {
     const Tensor cut = lse.narrow(-1, s.q_first, s.q_count);
-    const Problem p{by_head(q, s.q_first, s.q_count), by_head(k, s.k_first, s.k_count), by_head(v, s.k_first, s.k_count), Tensor(),
-                    bottom_right(causal, s.q_count, s.k_count, left, right), scale_or_default(scale, q), dropout, state};
+    const Problem p{by_head(q, s.q_first, s.q_count),
+                    by_head(k, s.k_first, s.k_count),
+                    by_head(v, s.k_first, s.k_count),
+                    Tensor(),
+                    bottom_right(causal, s.q_count, s.k_count, left, right),
+                    scale_or_default(scale, q),
+                    dropout,
+                    state};
     const Backward result = backward(p, by_head(grad, s.q_first, s.q_count), q.dim() == 4 ? cut : cut.unsqueeze(0), false);
     by_head(dq, s.q_first, s.q_count).copy_(result.q);
     by_head(dk, s.k_first, s.k_count).copy_(result.k);
@@ -433,11 +468,15 @@ Gradients flash_backward(const Tensor &grad, const Tensor &q, const Tensor &k, c
 /* The numbers are places of arguments in the operators' schemas: of the query, the dropout probability, the causal flag … */
 void register_attention(torch::Library &library) {
   register_host<sdpa_flash>(library, "_scaled_dot_product_flash_attention", {sdpa_words<0, 3>, sdpa_ns<0, 4, true, false>});
-  register_host<sdpa_flash_backward>(library, "_scaled_dot_product_flash_attention_backward", {nullptr, sdpa_ns<1, 11, true, true>});
+  register_host<sdpa_flash_backward>(library, "_scaled_dot_product_flash_attention_backward",
+                                     {nullptr, sdpa_ns<1, 11, true, true>});
   register_host<sdpa_cudnn>(library, "_scaled_dot_product_cudnn_attention", {sdpa_words<0, 5>, sdpa_ns<0, 6, false, false>});
-  register_host<sdpa_cudnn_backward>(library, "_scaled_dot_product_cudnn_attention_backward", {nullptr, sdpa_ns<1, 14, false, true>});
-  register_host<sdpa_efficient>(library, "_scaled_dot_product_efficient_attention", {sdpa_words<0, 5>, sdpa_ns<0, 6, false, false>});
-  register_host<sdpa_efficient_backward>(library, "_scaled_dot_product_efficient_attention_backward", {nullptr, sdpa_ns<1, 11, false, true>});
+  register_host<sdpa_cudnn_backward>(library, "_scaled_dot_product_cudnn_attention_backward",
+                                     {nullptr, sdpa_ns<1, 14, false, true>});
+  register_host<sdpa_efficient>(library, "_scaled_dot_product_efficient_attention",
+                                {sdpa_words<0, 5>, sdpa_ns<0, 6, false, false>});
+  register_host<sdpa_efficient_backward>(library, "_scaled_dot_product_efficient_attention_backward",
+                                         {nullptr, sdpa_ns<1, 11, false, true>});
   register_host<flash_forward>(library, "_flash_attention_forward", {flash_words<0, 7>, flash_ns<0, 3, 8, 11, false>});
   register_host<flash_backward>(library, "_flash_attention_backward", {nullptr, flash_ns<1, 6, 11, 15, true>});
 }

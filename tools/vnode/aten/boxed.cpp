@@ -13,7 +13,8 @@ using torch::jit::Stack;
 
 /* What one call carries. */
 struct HostKernel::Call {
-  bool listed = false; /* elements of lists that are only read are among the operands too: late, everything is asked of them */
+  bool listed =
+      false; /* elements of lists that are only read are among the operands too: late, everything is asked of them */
   Operands operands;
   std::unordered_map<const c10::StorageImpl *, size_t> first; /* of the operands, by memory; filled if `listed` */
   std::optional<c10::Device> device;
@@ -41,9 +42,18 @@ namespace {
 
 /* Operators whose CUDA kernels take some arguments from the host, by the start of their name. */
 constexpr std::string_view kMixedDevices[] = {
-    "aten::_foreach", "aten::index", "aten::_index_put_impl_", "aten::_unsafe_index", "aten::_unsafe_masked_index",
-    "aten::_ctc_loss", "aten::_pack_padded_sequence", "aten::segment_reduce", "aten::_segment_reduce",
-    "aten::convolution", "aten::split_with_sizes_copy", "aten::_chunk_cat",
+    "aten::_foreach",
+    "aten::index",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+    "aten::_unsafe_masked_index",
+    "aten::_ctc_loss",
+    "aten::_pack_padded_sequence",
+    "aten::segment_reduce",
+    "aten::_segment_reduce",
+    "aten::convolution",
+    "aten::split_with_sizes_copy",
+    "aten::_chunk_cat",
 };
 
 bool takes_host_tensors(const std::string &name) {
@@ -134,8 +144,9 @@ void replace(Stack &stack, size_t arguments, std::vector<IValue> &&results) {
 } // namespace
 
 HostKernel::HostKernel(const c10::OperatorHandle &op, HostFunction function, HostTraits traits)
-    : name_(op.schema().name()), mixes_devices_(takes_host_tensors(name_)), by_value_(gives_by_value(op, function.kernel.isValid())),
-      in_place_(name_.back() == '_'), function_(std::move(function)), traits_(traits) {
+    : name_(op.schema().name()), mixes_devices_(takes_host_tensors(name_)),
+      by_value_(gives_by_value(op, function.kernel.isValid())), in_place_(name_.back() == '_'),
+      function_(std::move(function)), traits_(traits) {
   const auto &arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); i++) {
     written_.push_back(is_written(arguments[i]));
@@ -259,7 +270,8 @@ HostKernel::Random HostKernel::take_random(const Call &call, Arguments arguments
   const uint64_t words = traits_.random_words ? traits_.random_words(arguments) : generator_ >= 0 ? kBoxedIncrement : 0;
   if (words == 0)
     return {};
-  const auto generator = generator_ >= 0 ? arguments[static_cast<size_t>(generator_)].toOptional<at::Generator>() : std::nullopt;
+  const auto generator =
+      generator_ >= 0 ? arguments[static_cast<size_t>(generator_)].toOptional<at::Generator>() : std::nullopt;
   return {true, take_philox(generator, *call.device, words)};
 }
 
@@ -290,7 +302,8 @@ void HostKernel::give_results(Call &call, Stack *stack) const {
   auto give = [&](const Tensor &host) -> Tensor {
     if (!host.defined() || !host.is_cpu())
       return host;
-    TORCH_CHECK(host.has_storage(), "virtual node: ", name_, " gives a sparse tensor, which its CPU kernel cannot put on the device");
+    TORCH_CHECK(host.has_storage(), "virtual node: ", name_,
+                " gives a sparse tensor, which its CPU kernel cannot put on the device");
     for (auto &operand : call.operands) {
       if (operand.host.is_same(host))
         return operand.device;
@@ -322,7 +335,8 @@ void HostKernel::run_at_once(const c10::OperatorHandle &op, Call &call, Stack *s
       operand.written ? footprint.writes(operand.host) : footprint.reads(operand.host);
   auto work = [&] {
     execute(op, call.arguments, random.read());
-    const uint64_t bytes = call.read_bytes + written_bytes(call.operands, torch::jit::last(call.arguments, returned_.size()), returned_);
+    const uint64_t bytes =
+        call.read_bytes + written_bytes(call.operands, torch::jit::last(call.arguments, returned_.size()), returned_);
     vnode_op_set_duration(duration_ns(arguments, bytes));
   };
   on_stream_at_once(stream, name_.c_str(), footprint, 0, work);
@@ -378,10 +392,11 @@ private:
 
   /* The caller already has a result of another shape: to go on would be to compute with wrong numbers. */
   [[noreturn]] void differs() const {
-    vnode_say_once(kernel->name_.c_str(),
-                   "%s: the shape of its result depends on values in device memory, which the virtual node does not expect of "
-                   "this operator; B200OPT_VNODE_ORDER=eager computes it",
-                   kernel->name_.c_str());
+    vnode_say_once(
+        kernel->name_.c_str(),
+        "%s: the shape of its result depends on values in device memory, which the virtual node does not expect of "
+        "this operator; B200OPT_VNODE_ORDER=eager computes it",
+        kernel->name_.c_str());
     std::abort();
   }
 };
@@ -392,7 +407,7 @@ bool HostKernel::needs_values(const Call &call) const {
 
 /* Null: the kernel refuses stand-ins too. Their values may be the reason, or the arguments themselves: `why` tells. */
 std::shared_ptr<const Outcome> HostKernel::outcome_of(const c10::OperatorHandle &op, const Call &call, std::string &why) {
-  constexpr size_t kMost = 4096; /* of one operator; a program whose shapes never repeat must not fill the memory */
+  constexpr size_t kMostBytes = 4 << 20; /* of keys of one operator; shapes that never repeat must not fill the memory */
   const std::string key = outcome_key(call.operands, call.arguments, !in_place_);
   if (!key.empty()) {
     std::lock_guard<std::mutex> guard(lock_);
@@ -412,15 +427,19 @@ std::shared_ptr<const Outcome> HostKernel::outcome_of(const c10::OperatorHandle 
   }
   if (!key.empty()) {
     std::lock_guard<std::mutex> guard(lock_);
-    if (outcomes_.size() >= kMost)
+    if (outcomes_bytes_ + key.size() > kMostBytes) {
       outcomes_.clear();
+      outcomes_bytes_ = 0;
+    }
+    outcomes_bytes_ += key.size();
     outcomes_.emplace(key, outcome);
   }
   return outcome;
 }
 
 /* The results that the caller gets now; `outputs` are the host views of those in new memory, in order. */
-std::vector<IValue> HostKernel::foresee(const Call &call, const Outcome &outcome, Arguments arguments, std::vector<Tensor> &outputs) const {
+std::vector<IValue> HostKernel::foresee(const Call &call, const Outcome &outcome, Arguments arguments,
+                                        std::vector<Tensor> &outputs) const {
   auto make = [&](const Result &result) -> Tensor {
     const Geometry &geometry = result.geometry;
     if (result.source == Result::kUndefined)
@@ -464,8 +483,10 @@ void HostKernel::run_late(const c10::OperatorHandle &op, Stack *stack, struct vn
   HostScope scope(*call.device);
   std::string why;
   const auto outcome = needs_values(call) ? nullptr : outcome_of(op, call, why);
-  TORCH_CHECK(outcome || why.empty() || !vnode_stream_is_capturing(stream), name_,
-              " cannot be captured in a graph by the virtual node, whose kernel refuses zeros and ones in place of its operands: ", why);
+  TORCH_CHECK(
+      outcome || why.empty() || !vnode_stream_is_capturing(stream), name_,
+      " cannot be captured in a graph by the virtual node, whose kernel refuses zeros and ones in place of its operands: ",
+      why);
   if (!outcome) {
     check_submitted(vnode_stream_synchronize(stream)); /* refused by a stream that captures, as CUDA's own wait would be */
     return run_at_once(op, call, stack, stream);
@@ -474,7 +495,8 @@ void HostKernel::run_late(const c10::OperatorHandle &op, Stack *stack, struct vn
     const Tensor &device = call.operands[resize.operand].device;
     if (resize.moved)
       device.resize_(resize.geometry.sizes);
-    device.unsafeGetTensorImpl()->set_sizes_and_strides(resize.geometry.sizes, resize.geometry.strides, device.storage_offset());
+    device.unsafeGetTensorImpl()->set_sizes_and_strides(resize.geometry.sizes, resize.geometry.strides,
+                                                        device.storage_offset());
   }
   if (!outcome->resized.empty()) {
     call = Call();
@@ -527,8 +549,10 @@ void register_host(torch::Library &library, const char *name, HostFunction funct
   if (!op)
     return;
   const size_t parameters = op->schema().arguments().size();
-  TORCH_CHECK(parameters <= function.parameters, "virtual node: ", name, " of this PyTorch has parameters that the layer does not know");
-  library.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(*op, std::move(function), traits)));
+  TORCH_CHECK(parameters <= function.parameters, "virtual node: ", name,
+              " of this PyTorch has parameters that the layer does not know");
+  library.impl(name,
+               torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(*op, std::move(function), traits)));
 }
 
 } // namespace vnode_aten

@@ -83,6 +83,7 @@ private:
 
   std::mutex lock_;
   std::unordered_map<std::string, std::shared_ptr<const Outcome>> outcomes_;
+  size_t outcomes_bytes_ = 0; /* of its keys */
 };
 
 /* Puts `function`, over CPU tensors with the results that CUDA's kernel gives, in the place of an operator of aten, if this

@@ -15,7 +15,8 @@ at::native::copy_fn torch_copy;
 /* PyTorch's test for a copy that is a plain memcpy (Copy.cu, copy_device_to_device). */
 bool is_memcpy(at::TensorIterator &iter) {
   const at::Tensor &dst = iter.tensor(0), &src = iter.tensor(1);
-  return iter.dtype(0) == iter.dtype(1) && dst.is_conj() == src.is_conj() && dst.is_neg() == src.is_neg() && iter.is_contiguous();
+  return iter.dtype(0) == iter.dtype(1) && dst.is_conj() == src.is_conj() && dst.is_neg() == src.is_neg() &&
+         iter.is_contiguous();
 }
 
 void copy(at::TensorIterator &iter, bool non_blocking) {
@@ -45,7 +46,8 @@ void copy(at::TensorIterator &iter, bool non_blocking) {
 
 void install_copy() {
   using Stub = std::remove_reference_t<decltype(at::native::copy_stub)>;
-  /* DispatchStub hides the pointer of the CUDA kernel but is nothing else than DispatchStubImpl, whose members are public. */
+  /* DispatchStub hides the pointer of the CUDA kernel but is nothing else than DispatchStubImpl, whose members are public.
+   */
   static_assert(sizeof(Stub) == sizeof(at::native::DispatchStubImpl));
   auto &impl = reinterpret_cast<at::native::DispatchStubImpl &>(at::native::copy_stub);
   torch_copy = reinterpret_cast<at::native::copy_fn>(impl.cuda_dispatch_ptr);

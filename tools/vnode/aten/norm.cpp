@@ -44,32 +44,37 @@ Three narrow(const Three &wide, at::ScalarType first, at::ScalarType second, at:
   return {narrow(std::get<0>(wide), first), narrow(std::get<1>(wide), second), narrow(std::get<2>(wide), third)};
 }
 
-Three layer_norm(const Tensor &x, c10::SymIntArrayRef shape, const OptionalTensor &weight, const OptionalTensor &bias, double eps) {
+Three layer_norm(const Tensor &x, c10::SymIntArrayRef shape, const OptionalTensor &weight, const OptionalTensor &bias,
+                 double eps) {
   const Three wide = at::native_layer_norm_symint(widen(x, x), shape, widen(weight, x), widen(bias, x), eps);
   return narrow(wide, x.scalar_type(), acc_type(x), acc_type(x));
 }
 
-Three layer_norm_backward(const Tensor &grad, const Tensor &x, c10::SymIntArrayRef shape, const Tensor &mean, const Tensor &rstd,
-                          const OptionalTensor &weight, const OptionalTensor &bias, std::array<bool, 3> wanted) {
-  const Three wide = at::native_layer_norm_backward_symint(widen(grad, x), widen(x, x), shape, widen(mean, x), widen(rstd, x), widen(weight, x),
-                                                           widen(bias, x), wanted);
+Three layer_norm_backward(const Tensor &grad, const Tensor &x, c10::SymIntArrayRef shape, const Tensor &mean,
+                          const Tensor &rstd, const OptionalTensor &weight, const OptionalTensor &bias,
+                          std::array<bool, 3> wanted) {
+  const Three wide = at::native_layer_norm_backward_symint(widen(grad, x), widen(x, x), shape, widen(mean, x),
+                                                           widen(rstd, x), widen(weight, x), widen(bias, x), wanted);
   return narrow(wide, x.scalar_type(), type_of(weight, x), type_of(bias, x));
 }
 
-Three group_norm(const Tensor &x, const OptionalTensor &weight, const OptionalTensor &bias, c10::SymInt n, c10::SymInt c, c10::SymInt hw,
-                 int64_t group, double eps) {
+Three group_norm(const Tensor &x, const OptionalTensor &weight, const OptionalTensor &bias, c10::SymInt n, c10::SymInt c,
+                 c10::SymInt hw, int64_t group, double eps) {
   const Three wide = at::native_group_norm_symint(widen(x, x), widen(weight, x), widen(bias, x), n, c, hw, group, eps);
   return narrow(wide, x.scalar_type(), x.scalar_type(), x.scalar_type());
 }
 
-Three group_norm_backward(const Tensor &grad, const Tensor &x, const Tensor &mean, const Tensor &rstd, const OptionalTensor &weight, c10::SymInt n,
-                          c10::SymInt c, c10::SymInt hw, int64_t group, std::array<bool, 3> wanted) {
-  const Three wide = at::native_group_norm_backward_symint(widen(grad, x).contiguous(), widen(x, x).contiguous(), widen(mean, x), widen(rstd, x),
-                                                           widen(weight, x), n, c, hw, group, wanted);
+Three group_norm_backward(const Tensor &grad, const Tensor &x, const Tensor &mean, const Tensor &rstd,
+                          const OptionalTensor &weight, c10::SymInt n, c10::SymInt c, c10::SymInt hw, int64_t group,
+                          std::array<bool, 3> wanted) {
+  const Three wide =
+      at::native_group_norm_backward_symint(widen(grad, x).contiguous(), widen(x, x).contiguous(), widen(mean, x),
+                                            widen(rstd, x), widen(weight, x), n, c, hw, group, wanted);
   return narrow(wide, x.scalar_type(), type_of(weight, x), type_of(weight, x));
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- RMS norm */
+/* ---------------------------------------------------------------------------------------------------------------- RMS norm
+ */
 
 /* The last `count` dimensions, and those before them. */
 std::vector<int64_t> last_dims(const Tensor &t, size_t count) {
@@ -85,9 +90,11 @@ std::vector<int64_t> first_dims(const Tensor &t, size_t normalized) {
 }
 
 /* y = x·r·w with r = (mean(x²) + eps)^(−1/2); r is kept, with 1 in place of the normalised dimensions. */
-std::tuple<Tensor, Tensor> rms_norm(const Tensor &x, at::IntArrayRef shape, const OptionalTensor &weight, std::optional<double> eps) {
+std::tuple<Tensor, Tensor> rms_norm(const Tensor &x, at::IntArrayRef shape, const OptionalTensor &weight,
+                                    std::optional<double> eps) {
   const Tensor wide = widen(x, x);
-  const double epsilon = eps.value_or(acc_type(x) == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon());
+  const double epsilon = eps.value_or(acc_type(x) == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                                 : std::numeric_limits<float>::epsilon());
   const Tensor rstd = wide.square().mean(last_dims(x, shape.size()), true).add_(epsilon).rsqrt_();
   const Tensor y = wide * rstd;
   if (weight && weight->defined())
@@ -96,8 +103,8 @@ std::tuple<Tensor, Tensor> rms_norm(const Tensor &x, at::IntArrayRef shape, cons
 }
 
 /* With g = dy·w and n = x·r:  dx = r·(g − n·mean(g·n)),  dw = Σ dy·n over the rows. */
-std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor &grad, const Tensor &x, at::IntArrayRef shape, const Tensor &rstd, const OptionalTensor &weight,
-                                             std::array<bool, 2> wanted) {
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor &grad, const Tensor &x, at::IntArrayRef shape, const Tensor &rstd,
+                                             const OptionalTensor &weight, std::array<bool, 2> wanted) {
   const bool has_weight = weight && weight->defined();
   const Tensor dy = widen(grad, x), r = widen(rstd, x), normal = widen(x, x) * r;
   Tensor dx, dw;
@@ -113,7 +120,8 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor &grad, const Tensor &x
   return {narrow(dx, x.scalar_type()), narrow(dw, has_weight ? weight->scalar_type() : x.scalar_type())};
 }
 
-/* ---------------------------------------------------------------------------------------- batch norm in parts (SyncBatchNorm) */
+/* ---------------------------------------------------------------------------------------- batch norm in parts
+ * (SyncBatchNorm) */
 
 /* All dimensions but the channels (1). */
 std::vector<int64_t> but_channels(const Tensor &x) {
@@ -137,8 +145,9 @@ std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor &x, double eps) {
 }
 
 /* Statistics of `counts[i]` elements each, [W, C], joined; running ones updated with the unbiased variance. */
-std::tuple<Tensor, Tensor> batch_norm_gather(const Tensor &x, const Tensor &mean, const Tensor &invstd, const OptionalTensor &running_mean,
-                                             const OptionalTensor &running_var, double momentum, double eps, const Tensor &counts) {
+std::tuple<Tensor, Tensor> batch_norm_gather(const Tensor &x, const Tensor &mean, const Tensor &invstd,
+                                             const OptionalTensor &running_mean, const OptionalTensor &running_var,
+                                             double momentum, double eps, const Tensor &counts) {
   const Tensor m = widen(mean, x), n = widen(counts, x).reshape({-1, 1}), total = n.sum();
   const Tensor variance = widen(invstd, x).pow(-2).sub_(eps);
   const Tensor joined_mean = (m * n).sum(0).div_(total);
@@ -152,12 +161,15 @@ std::tuple<Tensor, Tensor> batch_norm_gather(const Tensor &x, const Tensor &mean
   return {joined_mean, (squares / total).add_(eps).rsqrt_()};
 }
 
-std::tuple<Tensor, Tensor> batch_norm_gather_equal(const Tensor &x, const Tensor &mean, const Tensor &invstd, const OptionalTensor &running_mean,
-                                                   const OptionalTensor &running_var, double momentum, double eps, int64_t count) {
-  return batch_norm_gather(x, mean, invstd, running_mean, running_var, momentum, eps, at::full({mean.size(0)}, static_cast<double>(count)));
+std::tuple<Tensor, Tensor> batch_norm_gather_equal(const Tensor &x, const Tensor &mean, const Tensor &invstd,
+                                                   const OptionalTensor &running_mean, const OptionalTensor &running_var,
+                                                   double momentum, double eps, int64_t count) {
+  return batch_norm_gather(x, mean, invstd, running_mean, running_var, momentum, eps,
+                           at::full({mean.size(0)}, static_cast<double>(count)));
 }
 
-Tensor batch_norm_elemt(const Tensor &x, const OptionalTensor &weight, const OptionalTensor &bias, const Tensor &mean, const Tensor &invstd, double) {
+Tensor batch_norm_elemt(const Tensor &x, const OptionalTensor &weight, const OptionalTensor &bias, const Tensor &mean,
+                        const Tensor &invstd, double) {
   const Tensor y = (widen(x, x) - by_channel(mean, x)) * by_channel(invstd, x);
   if (weight && weight->defined())
     y.mul_(by_channel(*weight, x));
@@ -166,8 +178,10 @@ Tensor batch_norm_elemt(const Tensor &x, const OptionalTensor &weight, const Opt
   return narrow(y, x.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_backward_reduce(const Tensor &grad, const Tensor &x, const Tensor &mean, const Tensor &invstd,
-                                                                      const OptionalTensor &weight, bool want_sums, bool want_weight, bool want_bias) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_backward_reduce(const Tensor &grad, const Tensor &x,
+                                                                      const Tensor &mean, const Tensor &invstd,
+                                                                      const OptionalTensor &weight, bool want_sums,
+                                                                      bool want_weight, bool want_bias) {
   const Tensor dy = widen(grad, x);
   const Tensor sum = dy.sum(but_channels(x));
   const Tensor sum_centred = (dy * (widen(x, x) - by_channel(mean, x))).sum(but_channels(x));
@@ -177,10 +191,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_backward_reduce(const Tens
           want_bias ? narrow(sum, type) : Tensor()};
 }
 
-Tensor batch_norm_backward_elemt(const Tensor &grad, const Tensor &x, const Tensor &mean, const Tensor &invstd, const OptionalTensor &weight,
-                                 const Tensor &sum, const Tensor &sum_centred, const Tensor &count) {
+Tensor batch_norm_backward_elemt(const Tensor &grad, const Tensor &x, const Tensor &mean, const Tensor &invstd,
+                                 const OptionalTensor &weight, const Tensor &sum, const Tensor &sum_centred,
+                                 const Tensor &count) {
   const Tensor total = count.sum(), r = by_channel(invstd, x);
-  const Tensor dx = widen(grad, x) - by_channel(sum, x) / total - (widen(x, x) - by_channel(mean, x)) * r.square() * (by_channel(sum_centred, x) / total);
+  const Tensor dx = widen(grad, x) - by_channel(sum, x) / total -
+                    (widen(x, x) - by_channel(mean, x)) * r.square() * (by_channel(sum_centred, x) / total);
   dx.mul_(r);
   if (weight && weight->defined())
     dx.mul_(by_channel(*weight, x));

@@ -121,7 +121,8 @@ void submit(struct vnode_stream *stream, struct vnode_op &op, const Footprint &f
 }
 
 LateScope::LateScope()
-    : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset),
+    : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+            c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset),
       warnings_(&quiet_) {}
 
 void run_late(const char *name, void (*run)(void *), void *work) {

@@ -36,7 +36,8 @@ Geometry geometry_of(const Tensor &t) {
   return {t.sizes().vec(), t.strides().vec(), t.scalar_type(), t.unsafeGetTensorImpl()->is_wrapped_number()};
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- keys */
+/* ------------------------------------------------------------------------------------------------------------------- keys
+ */
 
 class Key {
 public:
@@ -141,7 +142,8 @@ private:
   bool numbers_;
 };
 
-/* -------------------------------------------------------------------------------------------------------------- stand-ins */
+/* -------------------------------------------------------------------------------------------------------------- stand-ins
+ */
 
 constexpr size_t kMapBytes = 1 << 20;
 
@@ -183,10 +185,14 @@ Rehearsal rehearsal(const Operands &operands, c10::ArrayRef<IValue> arguments, b
     auto storage = storages.find(shared);
     if (storage == storages.end()) {
       const size_t bytes = shared->nbytes();
-      storage = storages.emplace(shared, c10::Storage(c10::Storage::use_byte_size_t(), bytes, zeros(bytes), c10::GetAllocator(c10::kCPU),
-                                                      /*resizable=*/true)).first;
+      storage = storages
+                    .emplace(shared,
+                             c10::Storage(c10::Storage::use_byte_size_t(), bytes, zeros(bytes), c10::GetAllocator(c10::kCPU),
+                                          /*resizable=*/true))
+                    .first;
     }
-    Tensor made_tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage->second), c10::DispatchKeySet(c10::DispatchKey::CPU), host.dtype());
+    Tensor made_tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage->second),
+                                                                  c10::DispatchKeySet(c10::DispatchKey::CPU), host.dtype());
     c10::TensorImpl *impl = made_tensor.unsafeGetTensorImpl();
     impl->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
     if (host.unsafeGetTensorImpl()->is_wrapped_number())
@@ -230,7 +236,8 @@ Result describe(const Tensor &host, c10::ArrayRef<Tensor> operands, const std::s
     result.source = Result::kUndefined;
     return result;
   }
-  TORCH_CHECK(host.has_storage(), "virtual node: ", name, " gives a sparse tensor, which its CPU kernel cannot put on the device");
+  TORCH_CHECK(host.has_storage(), "virtual node: ", name,
+              " gives a sparse tensor, which its CPU kernel cannot put on the device");
   for (size_t i = 0; i < operands.size(); i++) {
     if (operands[i].is_same(host)) {
       result.source = Result::kArgument;
@@ -260,8 +267,8 @@ std::string outcome_key(const Operands &operands, c10::ArrayRef<IValue> argument
   return key.take();
 }
 
-Outcome learn(const Operands &operands, c10::ArrayRef<IValue> arguments, const std::vector<int> &source, const std::string &name,
-              const std::function<void(Stack &)> &kernel) {
+Outcome learn(const Operands &operands, c10::ArrayRef<IValue> arguments, const std::vector<int> &source,
+              const std::string &name, const std::function<void(Stack &)> &kernel) {
   Rehearsal run = rehearsal(operands, arguments, false);
   try {
     kernel(run.arguments);

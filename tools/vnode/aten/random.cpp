@@ -21,19 +21,20 @@ namespace transform = at::transformation;
 using at::TensorIteratorBase;
 using OptionalGenerator = std::optional<at::Generator>;
 
-constexpr uint64_t kBlock = 256;         /* threads a block of PyTorch's distribution and dropout kernels */
-constexpr uint64_t kWordsPerCall = 4;    /* one cuRAND call moves the offset by at most this */
+constexpr uint64_t kBlock = 256;      /* threads a block of PyTorch's distribution and dropout kernels */
+constexpr uint64_t kWordsPerCall = 4; /* one cuRAND call moves the offset by at most this */
 
 /* Threads of the grid that PyTorch launches for `numel` elements (DistributionTemplates.h, Dropout.cu). */
 uint64_t grid_threads(uint64_t numel) {
   /* All devices of the node are equal. */
   static const cudaDeviceProp *const gpu = at::cuda::getCurrentDeviceProperties();
-  const uint64_t most = static_cast<uint64_t>(gpu->multiProcessorCount) *
-                        (static_cast<uint64_t>(gpu->maxThreadsPerMultiProcessor) / kBlock);
+  const uint64_t most =
+      static_cast<uint64_t>(gpu->multiProcessorCount) * (static_cast<uint64_t>(gpu->maxThreadsPerMultiProcessor) / kBlock);
   return kBlock * std::min(most, (numel + kBlock - 1) / kBlock);
 }
 
-/* Addresses of an iterator's only operand by linear index, fastest dimension first: the order in which CUDA numbers elements. */
+/* Addresses of an iterator's only operand by linear index, fastest dimension first: the order in which CUDA numbers
+ * elements. */
 class Elements {
 public:
   explicit Elements(TensorIteratorBase &iter)
@@ -122,7 +123,7 @@ void fill_normal(const char *name, TensorIteratorBase &iter, const OptionalGener
     fill<T>(name, iter, generator, four_normal, store);
 }
 
-#define VNODE_FLOATING(iter, name, ...)                                                                                \
+#define VNODE_FLOATING(iter, name, ...)                                                                                     \
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, (iter).dtype(), name, __VA_ARGS__)
 
 void uniform_kernel(TensorIteratorBase &iter, double from, double to, OptionalGenerator generator) {
@@ -179,9 +180,8 @@ void cauchy_kernel(TensorIteratorBase &iter, double median, double sigma, Option
 void geometric_kernel(TensorIteratorBase &iter, double p, OptionalGenerator generator) {
   AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "geometric_", [&] {
     using acc = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-    fill_uniform<scalar_t>("geometric_", iter, generator, [=](acc u) {
-      return static_cast<scalar_t>(transform::geometric<acc>(u, static_cast<acc>(p)));
-    });
+    fill_uniform<scalar_t>("geometric_", iter, generator,
+                           [=](acc u) { return static_cast<scalar_t>(transform::geometric<acc>(u, static_cast<acc>(p))); });
   });
 }
 
@@ -189,13 +189,15 @@ void bernoulli_scalar_kernel(const at::TensorBase &self, double p, OptionalGener
   auto iter = at::TensorIterator::borrowing_nullary_op(self);
   AT_DISPATCH_ALL_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, iter.dtype(), "bernoulli_", [&] {
     using acc = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-    fill_uniform<scalar_t>("bernoulli_", iter, generator, [=](acc u) { return static_cast<scalar_t>(u < static_cast<acc>(p)); });
+    fill_uniform<scalar_t>("bernoulli_", iter, generator,
+                           [=](acc u) { return static_cast<scalar_t>(u < static_cast<acc>(p)); });
   });
 }
 
 /* One thread takes four neighbours (bernoulli_tensor_cuda_kernel). */
 void bernoulli_tensor_kernel(const at::TensorBase &self, const at::TensorBase &p, OptionalGenerator generator) {
-  TORCH_CHECK(at::isFloatingType(p.scalar_type()), "expected probabilities tensor to have floating type, got ", p.scalar_type());
+  TORCH_CHECK(at::isFloatingType(p.scalar_type()), "expected probabilities tensor to have floating type, got ",
+              p.scalar_type());
   const c10::Device device = self.device();
   HostScope scope(device);
   const at::PhiloxCudaState taken = take_philox(generator, device, 10);
@@ -262,11 +264,14 @@ void multinomial_kernel(Tensor &result, const Tensor &weights, int64_t samples, 
   });
 }
 
-/* The random words of Dropout.cu: with a vector width v > 1 thread t takes v neighbours per call, else elements a grid apart. */
+/* The random words of Dropout.cu: with a vector width v > 1 thread t takes v neighbours per call, else elements a grid
+ * apart. */
 class DropoutWords {
 public:
   DropoutWords(const PhiloxState &state, uint64_t numel, uint64_t threads)
-      : state_(state), threads_(threads), width_(numel % 4 == 0 ? 4 : numel % 2 == 0 ? 2 : 1) {}
+      : state_(state), threads_(threads), width_(numel % 4 == 0   ? 4
+                                                 : numel % 2 == 0 ? 2
+                                                                  : 1) {}
 
   float at(uint64_t index) const {
     if (width_ == 1)
@@ -310,7 +315,8 @@ thread_local const PhiloxState *current_state;
 } // namespace
 
 at::PhiloxCudaState take_philox(const OptionalGenerator &generator, c10::Device device, uint64_t increment) {
-  auto *cuda = at::get_generator_or_default<at::CUDAGeneratorImpl>(generator, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
+  auto *cuda = at::get_generator_or_default<at::CUDAGeneratorImpl>(
+      generator, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
   std::lock_guard<std::mutex> lock(cuda->mutex_);
   return cuda->philox_cuda_state(increment);
 }

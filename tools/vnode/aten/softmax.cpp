@@ -31,11 +31,13 @@ template <Forward function> Tensor &forward_out(const Tensor &x, int64_t dim, bo
   return give(forward<function>(x, dim, half_to_float), out);
 }
 
-template <Backward function> Tensor &backward_out(const Tensor &grad, const Tensor &y, int64_t dim, at::ScalarType input_type, Tensor &out) {
+template <Backward function>
+Tensor &backward_out(const Tensor &grad, const Tensor &y, int64_t dim, at::ScalarType input_type, Tensor &out) {
   return give(backward<function>(grad, y, dim, input_type), out);
 }
 
-Tensor embedding_backward(const Tensor &grad, const Tensor &indices, c10::SymInt weights, c10::SymInt padding, bool scale_by_frequency) {
+Tensor embedding_backward(const Tensor &grad, const Tensor &indices, c10::SymInt weights, c10::SymInt padding,
+                          bool scale_by_frequency) {
   const Tensor wide = grad.to(at::toOpMathType(grad.scalar_type()));
   return at::embedding_dense_backward_symint(wide, indices, weights, padding, scale_by_frequency).to(grad.scalar_type());
 }
