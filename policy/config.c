@@ -162,9 +162,18 @@ static int mode_index(const char *value) {
   return -1;
 }
 
+/* Other words for a choice: the original precision by the name of its usual type, and cuBLAS's name of its own strategy. */
+static const struct { const char *word, *meaning; } aliases[] = {{"bf16", "native"}, {"eager", "always"}};
+
 /* Index of `value` among what a CHOICE or FLAG row accepts, or -1. */
 static int row_choice(const struct b200_env_row *row, const char *value) {
-  return row == &rows[ROW_B200OPT] ? mode_index(value) : choice_index(row->accepted, value);
+  if (row == &rows[ROW_B200OPT])
+    return mode_index(value);
+  int index = choice_index(row->accepted, value);
+  for (size_t i = 0; index < 0 && i < sizeof(aliases) / sizeof(aliases[0]); i++)
+    if (strcmp(value, aliases[i].word) == 0)
+      index = choice_index(row->accepted, aliases[i].meaning);
+  return index;
 }
 
 static bool parse_int(const char *accepted, const char *value, int64_t *out) {
@@ -233,9 +242,10 @@ static void complain_value(struct b200_config *config, enum b200_env_index index
     snprintf(accepted, sizeof(accepted), "%s", row->accepted);
   else
     snprintf(accepted, sizeof(accepted), "at most %d bytes", B200_CONFIG_TEXT_BYTES - 1);
-  complain(config, "%s%s: '%s' is not accepted (accepted: %s); using the default%s%s%s", where, row->name,
-           show(value, strlen(value)).text, accepted, row->default_value[0] ? " '" : "", row->default_value,
-           row->default_value[0] ? "'" : "");
+  bool later = strcmp(value, "nvfp4") == 0 && choice_index(row->accepted, "mxfp8") >= 0;
+  complain(config, "%s%s: '%s' is not %s (accepted: %s); using the default%s%s%s", where, row->name,
+           show(value, strlen(value)).text, later ? "in this version" : "accepted", accepted,
+           row->default_value[0] ? " '" : "", row->default_value, row->default_value[0] ? "'" : "");
 }
 
 static void take_value(struct b200_config *config, enum b200_env_index index, const char *value, struct place place) {

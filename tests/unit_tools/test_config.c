@@ -26,6 +26,42 @@ static void load(char *const *environment) {
   ck_assert_int_eq(errno, 7);
 }
 
+/* The member of a CHOICE row. */
+static int choice_of(enum b200_env_index index) {
+  static const struct {
+    enum b200_env_index index;
+    const int *member;
+  } members[] = {
+      {B200_ENV_mode, &config.mode},
+      {B200_ENV_precision, &config.precision},
+      {B200_ENV_strategy, &config.strategy},
+      {B200_ENV_fprop, &config.fprop},
+      {B200_ENV_dgrad, &config.dgrad},
+      {B200_ENV_wgrad, &config.wgrad},
+      {B200_ENV_fp8_recipe, &config.fp8_recipe},
+      {B200_ENV_fp8_grad_format, &config.fp8_grad_format},
+      {B200_ENV_mx_round, &config.mx_round},
+      {B200_ENV_guard, &config.guard},
+      {B200_ENV_memory, &config.memory},
+      {B200_ENV_memory_stacks, &config.memory_stacks},
+      {B200_ENV_loss, &config.loss},
+      {B200_ENV_log_level, &config.log_level},
+  };
+  for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++)
+    if (members[i].index == index)
+      return *members[i].member;
+  return -1;
+}
+
+START_TEST(takes_other_words) {
+  load((char *[]){"B200OPT_PRECISION=bf16", "B200OPT_STRATEGY=eager", "B200OPT_WGRAD=bf16", NULL});
+  ck_assert_int_eq(config.complaint_count, 0);
+  ck_assert_int_eq(config.precision, B200_PRECISION_NATIVE);
+  ck_assert_int_eq(config.strategy, B200_STRATEGY_ALWAYS);
+  ck_assert_int_eq(config.wgrad, B200_ROLE_NATIVE);
+}
+END_TEST
+
 /* The choices are declared twice: as text in env.def, as enums in config.h. */
 START_TEST(choices_have_the_order_of_the_table) {
   static const struct {
@@ -36,6 +72,26 @@ START_TEST(choices_have_the_order_of_the_table) {
       {B200_ENV_mode, B200_MODE_ON, "on"},
       {B200_ENV_mode, B200_MODE_OFF, "off"},
       {B200_ENV_precision, B200_PRECISION_OBSERVE, "observe"},
+      {B200_ENV_precision, B200_PRECISION_NATIVE, "native"},
+      {B200_ENV_precision, B200_PRECISION_AUTO, "auto"},
+      {B200_ENV_precision, B200_PRECISION_FP8, "fp8"},
+      {B200_ENV_precision, B200_PRECISION_MXFP8, "mxfp8"},
+      {B200_ENV_strategy, B200_STRATEGY_PERFORMANT, "performant"},
+      {B200_ENV_strategy, B200_STRATEGY_ALWAYS, "always"},
+      {B200_ENV_fprop, B200_ROLE_INHERIT, "inherit"},
+      {B200_ENV_dgrad, B200_ROLE_NATIVE, "native"},
+      {B200_ENV_wgrad, B200_ROLE_AUTO, "auto"},
+      {B200_ENV_fprop, B200_ROLE_FP8, "fp8"},
+      {B200_ENV_dgrad, B200_ROLE_MXFP8, "mxfp8"},
+      {B200_ENV_fp8_recipe, B200_FP8_CURRENT, "current"},
+      {B200_ENV_fp8_grad_format, B200_GRAD_E5M2, "e5m2"},
+      {B200_ENV_fp8_grad_format, B200_GRAD_E4M3, "e4m3"},
+      {B200_ENV_mx_round, B200_MX_ROUND_RCEIL, "rceil"},
+      {B200_ENV_mx_round, B200_MX_ROUND_FLOOR, "floor"},
+      {B200_ENV_mx_round, B200_MX_ROUND_EVEN, "even"},
+      {B200_ENV_guard, B200_GUARD_ON, "on"},
+      {B200_ENV_guard, B200_GUARD_OFF, "off"},
+      {B200_ENV_guard, B200_GUARD_STRICT, "strict"},
       {B200_ENV_memory, B200_MEMORY_OBSERVE, "observe"},
       {B200_ENV_memory, B200_MEMORY_OFF, "off"},
       {B200_ENV_memory_stacks, B200_STACKS_OFF, "off"},
@@ -54,6 +110,7 @@ START_TEST(choices_have_the_order_of_the_table) {
     load((char *[]){setting, NULL});
     ck_assert_int_eq(config.complaint_count, 0);
     ck_assert_str_eq(b200_config_value(&config, choices[i].index, text, sizeof(text)), choices[i].text);
+    ck_assert_int_eq(choice_of(choices[i].index), choices[i].choice);
   }
   load((char *[]){"B200OPT=off", "B200OPT_MEMORY=off", "B200OPT_LOG_LEVEL=info", NULL});
   ck_assert_int_eq(config.mode, B200_MODE_OFF);
@@ -104,7 +161,15 @@ static const struct {
     {"B200OPT=offf", "B200OPT: 'offf' is not accepted (accepted: on|off); using the default 'on'"},
     {"B200OPT=o", "B200OPT: 'o' is not accepted (accepted: on|off); using the default 'on'"},
     {"B200OPT=on|off", "B200OPT: 'on|off' is not accepted (accepted: on|off); using the default 'on'"},
-    {"B200OPT_PRECISION=fp7", "B200OPT_PRECISION: 'fp7' is not accepted (accepted: observe); using the default 'observe'"},
+    {"B200OPT_PRECISION=fp7",
+     "B200OPT_PRECISION: 'fp7' is not accepted (accepted: observe|native|auto|fp8|mxfp8); using the "
+     "default 'observe'"},
+    {"B200OPT_PRECISION=nvfp4", "B200OPT_PRECISION: 'nvfp4' is not in this version (accepted: "
+                                "observe|native|auto|fp8|mxfp8); using the default 'observe'"},
+    {"B200OPT_WGRAD=nvfp4", "B200OPT_WGRAD: 'nvfp4' is not in this version (accepted: inherit|native|auto|fp8|mxfp8); using "
+                            "the default 'inherit'"},
+    {"B200OPT_GUARD=nvfp4", "B200OPT_GUARD: 'nvfp4' is not accepted (accepted: on|off|strict); using the default 'on'"},
+    {"B200OPT_MEMORY=bf16", "B200OPT_MEMORY: 'bf16' is not accepted (accepted: observe|off); using the default 'observe'"},
     {"B200OPT_MEMORY=OFF", "B200OPT_MEMORY: 'OFF' is not accepted (accepted: observe|off); using the default 'observe'"},
     {"B200OPT_STRICT=yes", "B200OPT_STRICT: 'yes' is not accepted (accepted: 0|1); using the default '0'"},
     {"B200OPT_LOG_MAX_MB=0", "B200OPT_LOG_MAX_MB: '0' is not accepted (accepted: 1..65536); using the default '256'"},
@@ -272,6 +337,7 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("config");
   TCase *tests = tcase_create("all");
+  tcase_add_test(tests, takes_other_words);
   tcase_add_test(tests, choices_have_the_order_of_the_table);
   tcase_add_test(tests, defaults_are_those_of_the_table);
   tcase_add_test(tests, environment_wins_over_the_file);
