@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # cuBLAS and cuBLASLt of the virtual node.
-set(vnode_blas_common standins/blas_common.c standins/gemm.c standins/host_blas.c standins/number.c)
-foreach(file gemm host_blas number)
+set(vnode_blas_common standins/blas_common.c standins/gemm.c standins/host_blas.c standins/number.c
+                      standins/scales.c)
+foreach(file gemm host_blas number scales)
   # The loops over elements are written to be vectorised.
   set_source_files_properties(standins/${file}.c PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O3>")
 endforeach()
 
 set(vnode_cublas_sources standins/cublas.c standins/cublas_gemm.c standins/cublas_vector.c standins/cublas_trace.c
                          ${vnode_blas_common})
-set(vnode_cublaslt_sources standins/cublaslt.c standins/lt_objects.c standins/lt_rules.c standins/cublaslt_trace.c
+set(vnode_cublaslt_sources standins/cublaslt.c standins/lt_objects.c standins/lt_rules.c standins/lt_narrow.c
+                           standins/cublaslt_trace.c
                            ${vnode_blas_common})
 set(vnode_cuda12 "${CMAKE_CURRENT_LIST_DIR}/cuda12_blas.h")
 

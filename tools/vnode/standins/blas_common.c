@@ -104,11 +104,18 @@ void vnode_blas_access_matrix(struct vnode_blas_accesses *accesses, const void *
 
 static void access_operand(struct vnode_blas_accesses *accesses, const struct vnode_matrix *matrix, int64_t rows,
                            int64_t cols, int64_t batch, bool write) {
-  if (matrix->array) /* where the matrices are is known only when the work runs */
+  if (matrix->type == CUDA_R_4F_E2M1) /* two elements a byte; all sizes are even */
+    vnode_blas_access_matrix(accesses, matrix->data, 1, rows / 2, cols, matrix->ld / 2, matrix->stride / 2, batch, write);
+  else if (matrix->array) /* where the matrices are is known only when the work runs */
     vnode_blas_access_bytes(accesses, matrix->array, (size_t)batch * sizeof *matrix->array, false);
   else
     vnode_blas_access_matrix(accesses, matrix->data, vnode_number_bytes(matrix->type), rows, cols, matrix->ld,
                              matrix->stride, batch, write);
+}
+
+static void access_scale(struct vnode_blas_accesses *accesses, const struct vnode_scale *scale, int64_t outer, int64_t k) {
+  size_t bytes = scale->mode == VNODE_SCALE_SCALAR_32F ? sizeof(float) : vnode_scale_bytes(scale->mode, outer, k);
+  vnode_blas_access_bytes(accesses, scale->data, bytes, false);
 }
 
 static void access_aux(struct vnode_blas_accesses *accesses, const struct vnode_gemm *gemm) {
@@ -127,7 +134,7 @@ static void access_aux(struct vnode_blas_accesses *accesses, const struct vnode_
 static void access_epilogue(struct vnode_blas_accesses *accesses, const struct vnode_gemm *gemm) {
   const struct vnode_epilogue *epilogue = &gemm->epilogue;
   size_t bias_bytes = epilogue->bias || epilogue->grad_out ? vnode_number_bytes(epilogue->bias_type) : 0;
-  const float *const scales[] = {epilogue->scale_a, epilogue->scale_b, epilogue->scale_c, epilogue->scale_d};
+  const float *const scales[] = {epilogue->scale_c, epilogue->scale_d};
   vnode_blas_access_matrix(accesses, epilogue->bias, bias_bytes, gemm->m, 1, gemm->m, epilogue->bias_stride, gemm->batch,
                            false);
   if (epilogue->aux)
@@ -138,6 +145,8 @@ static void access_epilogue(struct vnode_blas_accesses *accesses, const struct v
                              gemm->batch, true);
   for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
     vnode_blas_access_bytes(accesses, scales[i], sizeof *scales[i], false);
+  access_scale(accesses, &epilogue->scale_a, gemm->m, gemm->k);
+  access_scale(accesses, &epilogue->scale_b, gemm->n, gemm->k);
   vnode_blas_access_bytes(accesses, epilogue->amax_d, sizeof *epilogue->amax_d, true);
 }
 
@@ -159,15 +168,17 @@ static void access_gemm(struct vnode_blas_accesses *accesses, const struct vnode
 /* ------------------------------------------------------------------------------------------------------ submission */
 
 /* What the tensor cores multiply, by the names of core/model.h. */
-static const char *format_of(cudaDataType type, bool tf32) {
-  switch (type) {
+static const char *format_of(const struct vnode_gemm *gemm, bool tf32) {
+  switch (gemm->a.type) {
   case CUDA_R_16F:
     return "f16";
   case CUDA_R_16BF:
     return "bf16";
   case CUDA_R_8F_E4M3:
   case CUDA_R_8F_E5M2:
-    return "fp8";
+    return gemm->epilogue.scale_a.mode == VNODE_SCALE_VEC32_UE8M0 ? "mxfp8" : "fp8";
+  case CUDA_R_4F_E2M1:
+    return "nvfp4";
   case CUDA_R_8I:
     return "i8";
   case CUDA_R_64F:
@@ -181,8 +192,7 @@ static const char *format_of(cudaDataType type, bool tf32) {
 static int64_t duration_of(const struct vnode_gemm *gemm, bool tf32) {
   static const int64_t complex_products = 4;
   int64_t k = vnode_number_is_complex(gemm->a.type) ? complex_products * gemm->k : gemm->k;
-  return vnode_model_gemm_ns(gemm->m, gemm->n, k, gemm->batch, format_of(gemm->a.type, tf32),
-                             (int)vnode_number_bytes(gemm->d.type));
+  return vnode_model_gemm_ns(gemm->m, gemm->n, k, gemm->batch, format_of(gemm, tf32), (int)vnode_number_bytes(gemm->d.type));
 }
 
 static enum vnode_status submit(struct vnode_stream *stream, const struct vnode_gemm *gemm, bool tf32) {

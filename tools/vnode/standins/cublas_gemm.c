@@ -53,7 +53,7 @@ static cublasStatus_t gemm_call_run(const struct gemm_call *call) {
   if (!sizes_valid(call) || !call->alpha || !call->beta)
     return CUBLAS_STATUS_INVALID_VALUE;
   enum vnode_gemm_kind kind = vnode_gemm_kind(call->compute, call->a.type, call->b.type, call->c.type, call->c.type);
-  if (kind == VNODE_GEMM_NONE || kind == VNODE_GEMM_FP8)
+  if (kind == VNODE_GEMM_NONE || vnode_gemm_is_narrow(kind))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   bool on_device = call->handle->pointer_mode == CUBLAS_POINTER_MODE_DEVICE;
   struct vnode_gemm gemm = {

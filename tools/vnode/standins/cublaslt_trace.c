@@ -33,12 +33,16 @@ void vnode_standin_describe(const char *function, const struct vnode_call *call,
       (unsigned long long)(op->trans_a == CUBLAS_OP_N ? layouts[0]->cols : layouts[0]->rows), layouts[3]->batch);
   for (size_t i = 0; i < 4; i++)
     used += add_layout("ABCD"[i], layouts[i], text + used, text_bytes - used);
-  snprintf(text + used, text_bytes - used,
-           " C==D:%d Cdesc==Ddesc:%d alpha=%g beta=%g compute=%d scale=%s epilogue=%u bias=%d bias_t=%d algo=%d ws=%llu "
-           "wsptr=%d scalemodes=%d,%d",
-           vnode_call_slot(call, 8) == vnode_call_slot(call, 10), layouts[2] == layouts[3],
-           scalar(vnode_call_pointer(call, 2), op), scalar(vnode_call_pointer(call, 7), op), op->compute,
-           vnode_number_name((cudaDataType)op->scale_type), op->epilogue, op->bias != NULL, op->bias_type,
-           vnode_call_slot(call, 12) != 0, (unsigned long long)vnode_call_slot(call, 14), vnode_call_slot(call, 13) != 0,
-           op->a_scale_mode, op->b_scale_mode);
+  used += (size_t)snprintf(
+      text + used, text_bytes - used,
+      " C==D:%d Cdesc==Ddesc:%d alpha=%g beta=%g compute=%d scale=%s epilogue=%u bias=%d bias_t=%d algo=%d ws=%llu "
+      "wsptr=%d scalemodes=%d,%d",
+      vnode_call_slot(call, 8) == vnode_call_slot(call, 10), layouts[2] == layouts[3],
+      scalar(vnode_call_pointer(call, 2), op), scalar(vnode_call_pointer(call, 7), op), op->compute,
+      vnode_number_name((cudaDataType)op->scale_type), op->epilogue, op->bias != NULL, op->bias_type,
+      vnode_call_slot(call, 12) != 0, (unsigned long long)vnode_call_slot(call, 14), vnode_call_slot(call, 13) != 0,
+      op->a_scale_mode, op->b_scale_mode);
+  if (op->a_scale || op->b_scale || op->c_scale || op->d_scale || op->amax_d || op->fast_accumulation)
+    snprintf(text + used, text_bytes - used, " scales=%d%d%d%d amax=%d fast=%d", op->a_scale != NULL, op->b_scale != NULL,
+             op->c_scale != NULL, op->d_scale != NULL, op->amax_d != NULL, op->fast_accumulation);
 }

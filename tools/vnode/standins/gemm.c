@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tools/vnode/core/core.h"
 #include "tools/vnode/standins/host_blas.h"
 #include "tools/vnode/standins/number.h"
 #include "tools/vnode/standins/simd.h"
@@ -25,6 +26,9 @@ struct combination {
   { CUBLAS_COMPUTE_32F, CUDA_R_8F_##a, CUDA_R_8F_##b, CUDA_R_##c, CUDA_R_##d, VNODE_GEMM_FP8 }
 #define FP8_WIDE(a, b)                                                                                                      \
   FP8(a, b, 16BF, 16BF), FP8(a, b, 16F, 16F), FP8(a, b, 32F, 32F), FP8(a, b, 16BF, 8F_E4M3), FP8(a, b, 16F, 8F_E4M3)
+
+#define FP4(out)                                                                                                            \
+  { CUBLAS_COMPUTE_32F, CUDA_R_4F_E2M1, CUDA_R_4F_E2M1, CUDA_R_##out, CUDA_R_##out, VNODE_GEMM_FP4 }
 
 /* PEDANTIC and emulated compute types are looked up as the plain ones; E5M2 output needs an E5M2 input. */
 static const struct combination combinations[] = {
@@ -48,6 +52,9 @@ static const struct combination combinations[] = {
     FP8(E4M3, E5M2, 16F, 8F_E5M2),
     FP8(E5M2, E4M3, 16BF, 8F_E5M2),
     FP8(E5M2, E4M3, 16F, 8F_E5M2),
+    FP4(16BF),
+    FP4(16F),
+    FP4(32F),
 };
 
 static int plain_compute(int compute) {
@@ -77,6 +84,10 @@ enum vnode_gemm_kind vnode_gemm_kind(int compute, cudaDataType a, cudaDataType b
       return known->kind;
   }
   return VNODE_GEMM_NONE;
+}
+
+bool vnode_gemm_is_narrow(enum vnode_gemm_kind kind) {
+  return kind == VNODE_GEMM_FP8 || kind == VNODE_GEMM_FP4;
 }
 
 cudaDataType vnode_gemm_scale_type(int compute, cudaDataType a) {
@@ -118,6 +129,7 @@ bool vnode_gemm_epilogue_supported(enum vnode_gemm_kind kind, const struct vnode
   case VNODE_GEMM_F32:
     return true;
   case VNODE_GEMM_FP8:
+  case VNODE_GEMM_FP4:
     return epilogue->grad != VNODE_BIAS_GRAD_A && epilogue->grad != VNODE_BIAS_GRAD_B;
   case VNODE_GEMM_F64:
     return forward;
@@ -147,6 +159,23 @@ static float device_float(const float *pointer) {
   return pointer ? *pointer : 1.0f;
 }
 
+static float tensor_scale(const struct vnode_scale *scale) {
+  return scale->mode == VNODE_SCALE_SCALAR_32F ? device_float(scale->data) : 1.0f;
+}
+
+/* cuBLASLt does not look at the pointer; the GPU's loads do. */
+static bool scale_readable(const struct vnode_scale *scale) {
+  enum { ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716 };
+  if (scale->mode == VNODE_SCALE_SCALAR_32F)
+    return true;
+  bool misaligned = (uintptr_t)scale->data % vnode_scale_alignment(scale->mode) != 0;
+  if (!scale->data)
+    vnode_op_fail(ILLEGAL_ADDRESS, "a matrix product reads its block scales at address 0");
+  else if (misaligned)
+    vnode_op_fail(MISALIGNED_ADDRESS, "a matrix product reads its block scales at an address that is no multiple of 16");
+  return scale->data && !misaligned;
+}
+
 /* ------------------------------------------------------------------------------------------------------- operands */
 
 /* One GEMM of the batch, with the scalars known. */
@@ -158,15 +187,16 @@ struct item {
   struct vnode_scalar alpha, beta;
 };
 
+/* pre: an even index for E2M1. */
+static const char *element(const void *base, cudaDataType type, int64_t index) {
+  int64_t bytes = (int64_t)vnode_number_bytes(type);
+  return (const char *)base + (bytes ? index * bytes : index / 2);
+}
+
 static const char *matrix_item(const struct vnode_matrix *matrix, int64_t index) {
   if (matrix->array)
     return matrix->array[index];
-  return matrix->data ? (const char *)matrix->data + index * matrix->stride * (int64_t)vnode_number_bytes(matrix->type)
-                      : NULL;
-}
-
-static const char *element(const void *base, cudaDataType type, int64_t index) {
-  return (const char *)base + index * (int64_t)vnode_number_bytes(type);
+  return matrix->data ? element(matrix->data, matrix->type, index * matrix->stride) : NULL;
 }
 
 static int64_t at_least_1(int64_t value) {
@@ -188,6 +218,39 @@ static const float *widened(enum vnode_scratch slot, const void *data, const str
   for (int64_t j = 0; j < cols; j++)
     vnode_number_widen(copy + j * rows, element(data, matrix->type, j * matrix->ld), matrix->type, rows);
   return copy;
+}
+
+VNODE_SIMD static void scale_each(float *restrict x, const float *restrict factor, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    x[i] *= factor[i];
+}
+
+VNODE_SIMD static void scale_all(float *restrict x, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    x[i] *= factor;
+}
+
+/* Multiplies the scales into a widened operand, packed: k_fast: k×outer, else outer×k. */
+static void dequantise(float *x, const struct vnode_scale *scale, int64_t outer, int64_t k, bool k_fast) {
+  const float *factors = vnode_scale_factors(scale, outer, k);
+  int64_t run = vnode_scale_run(scale->mode, k);
+  if (!k_fast) {
+    for (int64_t p = 0; p < k; p++)
+      scale_each(x + p * outer, factors + p / run * outer, outer);
+    return;
+  }
+  for (int64_t row = 0; row < outer; row++)
+    for (int64_t p = 0; p < k; p += run)
+      scale_all(x + row * k + p, factors[p / run * outer + row], k - p < run ? k - p : run);
+}
+
+/* op(A) or op(B) as FP32, its scales multiplied in but for a scalar one. */
+static const float *operand_f32(enum vnode_scratch slot, const void *data, const struct vnode_matrix *matrix, bool k_fast,
+                                int64_t outer, int64_t k, const struct vnode_scale *scale, int64_t *ld) {
+  const float *wide = widened(slot, data, matrix, k_fast ? k : outer, k_fast ? outer : k, ld);
+  if (scale->mode != VNODE_SCALE_SCALAR_32F) /* only narrow types have one, so `wide` is a copy */
+    dequantise(vnode_scratch_get(slot, 0), scale, outer, k, k_fast);
+  return wide;
 }
 
 static char plain_trans(char trans) {
@@ -345,14 +408,16 @@ static void run_f32(const struct item *item) {
   const struct vnode_gemm *gemm = item->gemm;
   const struct vnode_epilogue *epilogue = &gemm->epilogue;
   int64_t m = gemm->m, n = gemm->n, k = gemm->k, lda = 1, ldb = 1;
-  float alpha = (float)item->alpha.re * device_float(epilogue->scale_a) * device_float(epilogue->scale_b);
+  float alpha = (float)item->alpha.re * tensor_scale(&epilogue->scale_a) * tensor_scale(&epilogue->scale_b);
   float beta = item->beta.re != 0 ? (float)item->beta.re * device_float(epilogue->scale_c) : 0;
   bool product = k > 0 && alpha != 0;
   bool direct = in_place(item, CUDA_R_32F);
   const float *a = NULL, *b = NULL;
   if (product) {
-    a = widened(VNODE_SCRATCH_A, item->a, &gemm->a, gemm->trans_a == 'N' ? m : k, gemm->trans_a == 'N' ? k : m, &lda);
-    b = widened(VNODE_SCRATCH_B, item->b, &gemm->b, gemm->trans_b == 'N' ? k : n, gemm->trans_b == 'N' ? n : k, &ldb);
+    if (!scale_readable(&epilogue->scale_a) || !scale_readable(&epilogue->scale_b))
+      return;
+    a = operand_f32(VNODE_SCRATCH_A, item->a, &gemm->a, gemm->trans_a != 'N', m, k, &epilogue->scale_a, &lda);
+    b = operand_f32(VNODE_SCRATCH_B, item->b, &gemm->b, gemm->trans_b == 'N', n, k, &epilogue->scale_b, &ldb);
   }
   float *result = direct ? item->d : vnode_scratch_get(VNODE_SCRATCH_RESULT, (size_t)(m * n) * sizeof *result);
   vnode_host_sgemm(plain_trans(gemm->trans_a), plain_trans(gemm->trans_b), m, n, product ? k : 0, direct ? alpha : 1, a, lda,

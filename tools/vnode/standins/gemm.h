@@ -2,15 +2,16 @@
 /*
  * The GEMM engine of the virtual node: what cuBLAS and cuBLASLt compute, on the CPU.
  *
- *   D[m×n] = sD · act( alpha·sA·sB · op(A)[m×k] · op(B)[k×n] + beta·sC·C[m×n] + bias[m] ),   `batch` times, column-major
+ *   D[m×n] = sD · act( alpha · (sA·op(A)[m×k]) · (sB·op(B)[k×n]) + beta·sC·C[m×n] + bias[m] ),   `batch` times, column-major
  *
  * Arithmetic
- *   FP32, FP16, BF16, FP8 and INT8 (with an FP32 or FP16 compute type): operands widened to FP32, FP32 accumulation, the
- *   epilogue in FP32, one rounding at the end (number.h). This is also what TF32, "fast", emulated and FP16 compute types
- *   get: the product is then at least as accurate as the GPU's, and not equal to it bit by bit.
- *   FP64 in FP64; complex accumulates in FP64 and rounds once; INT8 → INT32 exactly, modulo 2^32.
- *   beta = 0 never reads C; alpha = 0 or k = 0 never reads A and B.
- *   GELU is the tanh form, as in cuBLASLt's epilogues.
+ *   FP32, FP16, BF16, FP8, FP4 and INT8 (with an FP32 or FP16 compute type): operands widened to FP32, FP32 accumulation,
+ *   the epilogue in FP32, one rounding at the end (number.h). This is also what TF32, "fast", emulated and FP16 compute
+ * types and FP8's fast accumulation get: the product is then at least as accurate as the GPU's, and not equal to it bit by
+ * bit. A scale of the whole tensor is multiplied into alpha, all others (scales.h) into the elements: exactly for MXFP8 and
+ * NVFP4, where a product beyond FP32 (from a scale of 2^119 on) becomes infinite; else with one rounding. FP64 in FP64;
+ * complex accumulates in FP64 and rounds once; INT8 → INT32 exactly, modulo 2^32. beta = 0 never reads C; alpha = 0 or k = 0
+ * never reads A and B. GELU is the tanh form, as in cuBLASLt's epilogues.
  *
  * Results are the same from run to run and from rank to rank: see host_blas.h.
  * Thread-safety: any thread; D must not be written by anybody else. Memory is the caller's. May block only to compute.
@@ -21,6 +22,8 @@
 #include <library_types.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "tools/vnode/standins/scales.h"
 
 /* A matrix, or a batch of them: at `data` + i·stride elements, or at array[i] when `array` is not NULL (read when the
    work runs, as a GPU does). */
@@ -61,8 +64,9 @@ struct vnode_epilogue {
   /* D: row sums of the result (m), A: row sums of op(A) (m), B: column sums of op(B) (n); elements of bias_type. */
   enum vnode_bias_grad grad;
   void *grad_out;
-  const float *scale_a, *scale_b, *scale_c, *scale_d; /* device scalars, NULL: 1 */
-  float *amax_d;                                      /* device, NULL: none; largest |result| before sD */
+  struct vnode_scale scale_a, scale_b; /* other than scalars for a batch of 1 only */
+  const float *scale_c, *scale_d;      /* device scalars, NULL: 1 */
+  float *amax_d;                       /* device, NULL: none; largest |result| before sD */
 };
 
 struct vnode_gemm {
@@ -73,16 +77,26 @@ struct vnode_gemm {
   struct vnode_epilogue epilogue;
 };
 
-/* pre: vnode_gemm_kind() of its types is not NONE; sizes, leading dimensions and pointers are valid. `gemm` is only read.
+/* Scales that hardware could not read (NULL or misaligned, other than scalars) end the context as they do on a GPU.
+   pre: vnode_gemm_kind() of its types is not NONE; sizes, leading dimensions and pointers are valid. `gemm` is only read.
    Takes void * so that it is a vnode_work. FP64, complex and INT32 know bias, RELU and GELU only / no epilogue at all:
    see vnode_gemm_epilogue_supported. */
 void vnode_gemm_run(void *gemm);
 
 /* Which arithmetic a combination of types takes; NONE: cuBLAS does not support it. `compute` and `scale` are the numbers
-   of cublasComputeType_t and cudaDataType (tables of cublasGemmEx and cublasLtMatmul in the cuBLAS documentation; FP8
-   inputs only by cublasLtMatmul). */
-enum vnode_gemm_kind { VNODE_GEMM_NONE, VNODE_GEMM_F32, VNODE_GEMM_F64, VNODE_GEMM_COMPLEX, VNODE_GEMM_I32, VNODE_GEMM_FP8 };
+   of cublasComputeType_t and cudaDataType (tables of cublasGemmEx and cublasLtMatmul in the cuBLAS documentation; FP8 and
+   FP4 inputs only by cublasLtMatmul). */
+enum vnode_gemm_kind {
+  VNODE_GEMM_NONE,
+  VNODE_GEMM_F32,
+  VNODE_GEMM_F64,
+  VNODE_GEMM_COMPLEX,
+  VNODE_GEMM_I32,
+  VNODE_GEMM_FP8,
+  VNODE_GEMM_FP4
+};
 enum vnode_gemm_kind vnode_gemm_kind(int compute, cudaDataType a, cudaDataType b, cudaDataType c, cudaDataType d);
+bool vnode_gemm_is_narrow(enum vnode_gemm_kind kind); /* FP8, FP4 */
 
 bool vnode_gemm_epilogue_supported(enum vnode_gemm_kind kind, const struct vnode_epilogue *epilogue);
 

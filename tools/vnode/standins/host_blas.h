@@ -32,6 +32,7 @@ enum vnode_scratch {
   VNODE_SCRATCH_RESULT,  /* the product before the epilogue */
   VNODE_SCRATCH_COLUMN,  /* one column of C */
   VNODE_SCRATCH_BIAS,    /* bias, or its gradient */
+  VNODE_SCRATCH_FACTORS, /* scales of one operand */
   VNODE_SCRATCH_PANEL_A, /* the own kernel's packed panels */
   VNODE_SCRATCH_PANEL_B,
   VNODE_SCRATCH_COUNT,

@@ -4,12 +4,8 @@
 #include <string.h>
 
 #include "tools/vnode/standins/blas_common.h"
+#include "tools/vnode/standins/lt_narrow.h"
 #include "tools/vnode/standins/number.h"
-
-#define FP8_ALIGNMENT 16
-#define FP8_WORKSPACE_BYTES                                                                                                 \
-  ((uint64_t)64 << 10) /* suffices for all shapes tried on 9.0, where 0 does not; 8.9 needs none                            \
-                        */
 
 /* --------------------------------------------------------------------------------------------------------- epilogue */
 
@@ -47,12 +43,8 @@ static const struct epilogue_row *epilogue_row_of(uint32_t value) {
   return NULL;
 }
 
-/* The type that bias has unless the descriptor says so: that of D, but FP8 products have BF16 or FP16 bias only. */
 static cudaDataType default_bias_type(const struct lt_problem *problem) {
-  cudaDataType d = (cudaDataType)problem->d.type;
-  if (problem->kind != VNODE_GEMM_FP8)
-    return d;
-  return vnode_number_is_fp8(d) ? (cudaDataType)problem->c.type : d == CUDA_R_32F ? CUDA_R_16BF : d;
+  return vnode_gemm_is_narrow(problem->kind) ? lt_narrow_bias_type(problem) : (cudaDataType)problem->d.type;
 }
 
 static void epilogue_make(struct lt_problem *problem, const struct epilogue_row *row) {
@@ -67,8 +59,8 @@ static void epilogue_make(struct lt_problem *problem, const struct epilogue_row 
       .aux_ld = op->aux_ld,
       .aux_stride = op->aux_stride,
       .grad = row->grad,
-      .scale_a = op->a_scale,
-      .scale_b = op->b_scale,
+      .scale_a = {op->a_scale, (enum vnode_scale_mode)op->a_scale_mode},
+      .scale_b = {op->b_scale, (enum vnode_scale_mode)op->b_scale_mode},
       .scale_c = op->c_scale,
       .scale_d = op->d_scale,
       .amax_d = op->amax_d,
@@ -127,26 +119,15 @@ static bool layout_plain(const struct lt_layout *layout) {
 
 static bool modes_plain(const struct lt_matmul *op) {
   return op->pointer_mode >= CUBLASLT_POINTER_MODE_HOST && op->pointer_mode <= CUBLASLT_POINTER_MODE_DEVICE &&
-         op->trans_c == CUBLAS_OP_N && op->fill_mode == CUBLAS_FILL_MODE_FULL && !op->a_scale_mode && !op->b_scale_mode &&
-         !op->c_scale_mode && !op->d_scale_mode && !op->aux_scale_mode && !op->d_out_scale_mode && !op->d_out_scale &&
-         !op->alpha_stride && !op->beta_stride;
+         op->trans_c == CUBLAS_OP_N && op->fill_mode == CUBLAS_FILL_MODE_FULL && !op->alpha_stride && !op->beta_stride;
+}
+
+static bool has_scale_modes(const struct lt_matmul *op) {
+  return op->a_scale_mode || op->b_scale_mode || op->c_scale_mode || op->d_scale_mode || op->aux_scale_mode ||
+         op->d_out_scale_mode || op->d_out_scale;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- kinds */
-
-static bool fp8_supported(const struct lt_problem *problem) {
-  const struct vnode_gpu *gpu = vnode_gpu();
-  int capability = gpu->cc_major * 10 + gpu->cc_minor;
-  bool any_layout = gpu->cc_major == 10 || gpu->cc_major == 11;
-  bool tn = problem->op.trans_a != CUBLAS_OP_N && problem->op.trans_b == CUBLAS_OP_N;
-  bool nn_row = problem->op.trans_a == CUBLAS_OP_N && problem->op.trans_b == CUBLAS_OP_N && problem->m == 1;
-  int64_t d_bytes = (int64_t)vnode_number_bytes((cudaDataType)problem->d.type);
-  if (capability < 89 || !(tn || nn_row || any_layout))
-    return false;
-  return problem->k % FP8_ALIGNMENT == 0 && problem->a.ld % FP8_ALIGNMENT == 0 && problem->b.ld % FP8_ALIGNMENT == 0 &&
-         (problem->m == 1 || problem->m * d_bytes % FP8_ALIGNMENT == 0) &&
-         (problem->n == 1 || problem->d.ld * d_bytes % FP8_ALIGNMENT == 0);
-}
 
 /* Documented for INT8 in plain column order. */
 static bool i32_supported(const struct lt_problem *problem) {
@@ -177,27 +158,30 @@ cublasStatus_t lt_problem_make(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a
   if (problem.kind == VNODE_GEMM_NONE || !scale_type_known || !modes_plain(&problem.op) || !layout_plain(&problem.a) ||
       !layout_plain(&problem.b) || !layout_plain(&problem.c) || !layout_plain(&problem.d))
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (vnode_gemm_is_narrow(problem.kind) ? !lt_narrow_supported(&problem) : has_scale_modes(&problem.op))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   epilogue_make(&problem, row);
-  if (!epilogue_supported(&problem, row) || (problem.kind == VNODE_GEMM_FP8 && !fp8_supported(&problem)) ||
-      (problem.kind == VNODE_GEMM_I32 && !i32_supported(&problem)))
+  if (!epilogue_supported(&problem, row) || (problem.kind == VNODE_GEMM_I32 && !i32_supported(&problem)))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   *out = problem;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 uint32_t lt_problem_alignment(const struct lt_problem *problem) {
-  return problem->kind == VNODE_GEMM_FP8 ? FP8_ALIGNMENT : 1;
+  return vnode_gemm_is_narrow(problem->kind) ? lt_narrow_alignment() : 1;
 }
 
 uint64_t lt_problem_workspace(const struct lt_problem *problem) {
-  return problem->kind == VNODE_GEMM_FP8 && vnode_gpu()->cc_major >= 9 ? FP8_WORKSPACE_BYTES : 0;
+  return vnode_gemm_is_narrow(problem->kind) ? lt_narrow_workspace() : 0;
 }
 
 bool lt_problem_pointers_valid(const struct lt_problem *problem) {
   const struct lt_matmul *op = &problem->op;
   const struct epilogue_row *row = epilogue_row_of(op->epilogue);
-  bool fp8 = problem->kind == VNODE_GEMM_FP8, narrow_d = vnode_number_is_fp8((cudaDataType)problem->d.type);
-  if (!fp8 && (op->a_scale || op->b_scale || op->c_scale || op->d_scale || op->amax_d))
+  bool narrow = vnode_gemm_is_narrow(problem->kind), narrow_d = vnode_number_is_fp8((cudaDataType)problem->d.type);
+  if (!narrow && (op->a_scale || op->b_scale || op->c_scale || op->d_scale || op->amax_d))
+    return false;
+  if (op->c_scale && op->a_scale_mode != VNODE_SCALE_SCALAR_32F)
     return false;
   if (!narrow_d && (op->d_scale || op->amax_d))
     return false;

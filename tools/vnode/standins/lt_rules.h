@@ -2,9 +2,8 @@
 /*
  * Which matrix products cuBLASLt takes: one answer for the heuristic, the check and the call.
  *
- * Source of the FP8 rules: what cublasLtMatmulAlgoGetHeuristic of 12.4 and 12.5 answers for compute capability 8.9 and 9.0,
- * and the cuBLAS documentation for 10.0 and above. Block-scaled formats (MXFP8, NVFP4), outer-vector scales, row order,
- * pointer-array and grouped batches are not carried out here and are refused: CUBLAS_STATUS_NOT_SUPPORTED.
+ * Rules of FP8 and FP4 operands, and their sources: lt_narrow.h. Row order, pointer-array and grouped batches and FP4
+ * results are not carried out here and are refused: CUBLAS_STATUS_NOT_SUPPORTED.
  *
  * Thread-safety: pure functions of their arguments and the configured GPU.
  */

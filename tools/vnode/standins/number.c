@@ -9,15 +9,15 @@
 struct format {
   cudaDataType type;
   const char *name;
-  size_t bytes;
+  size_t bits;
   bool complex;
 };
 
 static const struct format formats[] = {
-    {CUDA_R_64F, "f64", 8, false},      {CUDA_R_32F, "f32", 4, false},      {CUDA_R_16F, "f16", 2, false},
-    {CUDA_R_16BF, "bf16", 2, false},    {CUDA_R_8F_E4M3, "e4m3", 1, false}, {CUDA_R_8F_E5M2, "e5m2", 1, false},
-    {CUDA_R_4F_E2M1, "e2m1", 0, false}, {CUDA_R_8I, "i8", 1, false},        {CUDA_R_32I, "i32", 4, false},
-    {CUDA_C_32F, "other", 8, true},     {CUDA_C_64F, "other", 16, true},
+    {CUDA_R_64F, "f64", 64, false},     {CUDA_R_32F, "f32", 32, false},     {CUDA_R_16F, "f16", 16, false},
+    {CUDA_R_16BF, "bf16", 16, false},   {CUDA_R_8F_E4M3, "e4m3", 8, false}, {CUDA_R_8F_E5M2, "e5m2", 8, false},
+    {CUDA_R_4F_E2M1, "e2m1", 4, false}, {CUDA_R_8I, "i8", 8, false},        {CUDA_R_32I, "i32", 32, false},
+    {CUDA_C_32F, "other", 64, true},    {CUDA_C_64F, "other", 128, true},
 };
 
 static const struct format *format_of(cudaDataType type) {
@@ -34,7 +34,12 @@ const char *vnode_number_name(cudaDataType type) {
 
 size_t vnode_number_bytes(cudaDataType type) {
   const struct format *format = format_of(type);
-  return format ? format->bytes : 0;
+  return format ? format->bits / 8 : 0;
+}
+
+size_t vnode_number_array_bytes(cudaDataType type, int64_t count) {
+  const struct format *format = format_of(type);
+  return format ? ((size_t)count * format->bits + 7) / 8 : 0;
 }
 
 bool vnode_number_is_complex(cudaDataType type) {
@@ -110,6 +115,16 @@ static inline float widen_e5m2(uint8_t byte) {
   return widen_f16((uint16_t)(byte << 8));
 }
 
+static const float e2m1_values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
+float vnode_number_ue8m0(uint8_t byte) {
+  return byte == 0xff ? NAN : float_of(byte ? (uint32_t)byte << 23 : 0x400000);
+}
+
+float vnode_number_ue4m3(uint8_t byte) {
+  return e4m3_values[byte & 0x7f];
+}
+
 /* To the grid of a format with `fraction_bits` and least normal exponent `min_exponent`, saturating at `largest`. */
 static float round_to_grid(float value, int fraction_bits, int min_exponent, float largest) {
   int exponent;
@@ -175,6 +190,10 @@ void vnode_number_widen(float *to, const void *from, cudaDataType type, int64_t 
     for (int64_t i = 0; i < count; i++)
       to[i] = e4m3_values[((const uint8_t *)from)[i]];
     break;
+  case CUDA_R_4F_E2M1:
+    for (int64_t i = 0; i < count; i++)
+      to[i] = e2m1_values[((const uint8_t *)from)[i / 2] >> (i % 2 * 4) & 15];
+    break;
   case CUDA_R_8F_E5M2:
     for (int64_t i = 0; i < count; i++)
       to[i] = widen_e5m2(((const uint8_t *)from)[i]);
@@ -213,6 +232,9 @@ void vnode_number_load(const void *from, cudaDataType type, int64_t index, doubl
     return;
   case CUDA_R_32I:
     *re = ((const int32_t *)from)[index];
+    return;
+  case CUDA_R_4F_E2M1:
+    *re = (double)e2m1_values[((const uint8_t *)from)[index / 2] >> (index % 2 * 4) & 15];
     return;
   case CUDA_C_32F:
     *re = (double)((const float *)from)[2 * index];

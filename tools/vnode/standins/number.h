@@ -19,13 +19,19 @@
 /* Name as in record.def: f64 f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32; "other" for the rest, complex too. */
 const char *vnode_number_name(cudaDataType type);
 
-/* Bytes of one element, 0 for a format that this file does not convert (sub-byte and planar ones). */
+/* Bytes of one element, 0 for what has none of its own: E2M1, and formats that this file does not convert. */
 size_t vnode_number_bytes(cudaDataType type);
+/* Bytes of `count` elements that lie one behind the other: two of E2M1 share a byte. 0 for what is not converted. */
+size_t vnode_number_array_bytes(cudaDataType type, int64_t count);
 
 bool vnode_number_is_complex(cudaDataType type);
 bool vnode_number_is_fp8(cudaDataType type);
 
-/* pre: `type` is real with vnode_number_bytes() != 0; the arrays do not overlap. */
+/* Scales of blocks. UE8M0: 2^(byte − 127), 0 is 2^-127, 255 is NaN. UE4M3: E4M3 whose sign is not looked at. */
+float vnode_number_ue8m0(uint8_t byte);
+float vnode_number_ue4m3(uint8_t byte);
+
+/* pre: `type` is real and converted; the arrays do not overlap. E2M1, widened only, begins with the low half of a byte. */
 void vnode_number_widen(float *to, const void *from, cudaDataType type, int64_t count);
 void vnode_number_round(void *to, cudaDataType type, const float *from, int64_t count);
 
