@@ -106,6 +106,7 @@ struct b200_policy {
   int rule_count;
   bool positional; /* some rule asks for step, index or rank: a decision may not be remembered by shape alone */
   int precision, strategy, role_precision[3], grad_format;
+  int cost_row; /* of the device, in cost.def */
   int64_t workspace_bytes;
   double margin; /* `performant` converts from this predicted ratio on: 1.03 */
 };
@@ -136,6 +137,9 @@ struct b200_plan b200_decide(const struct b200_policy *policy, const struct b200
 struct b200_plan b200_decide_as(const struct b200_policy *policy, int precision, const struct b200_facts *facts,
                                 const struct b200_position *position, b200_demoted demoted);
 
+/* No plan has more pieces than this; FP8's scale is that of the whole operand in any case. */
+#define B200_CUTS_MAX 64
+
 /* Length of every piece but the last of a dimension cut into `cuts`: a multiple of 128 (tiles of scales, rows of D). */
 static inline int64_t b200_cut_length(int64_t length, uint32_t cuts) {
   return cuts <= 1 ? length : ((length + cuts - 1) / cuts + 127) & ~INT64_C(127);
@@ -151,7 +155,7 @@ double b200_cost_narrow(const struct b200_device *device, const struct b200_gemm
 /* Of which the quantisation of both operands. */
 double b200_cost_quantise(const struct b200_device *device, const struct b200_gemm *gemm, enum b200_format format);
 
-/* FNV-1a over what a decision depends on and its answer; ranks that decide alike have equal sums. */
+/* FNV-1a, from `hash` on, over the GEMM and its plan; ranks that decide alike get equal values, whatever their addresses. */
 uint64_t b200_decision_hash(uint64_t hash, const struct b200_facts *facts, const struct b200_plan *plan);
 
 #endif

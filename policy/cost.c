@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How long a GEMM takes, natively and narrow with the quantisation of both operands:
+ *
+ *   gemm     = start + max(compute, bytes / bandwidth), longer by what long kernels lose to the power limit (Blackwell)
+ *   compute  = waves of output tiles over the multiprocessors, each as long as one tile; the better of two tiles
+ *   quantise = launches · floor + bytes / bandwidth: FP8 reads twice and writes once (amax, cast), MXFP8 reads once
+ *
+ * The compute part has no split along k: GEMMs that need it are far below the size at which conversion pays.
+ */
+#include "policy/cost.h"
+
+#include <string.h>
+
+#define SUSTAIN_US 500 /* length of a kernel that has lost half of its `sustain` */
+
+struct cost_gemm {
+  double peak_tflops, fraction, start_us, tile_k;
+};
+
+struct cost_gpu {
+  const char *id;
+  int cc;
+  const char *part;
+  int sms;
+  double hbm_gb_s, quantise_fraction, gemm_bandwidth, launch_us, tile_128, not_tn, sustain;
+  struct cost_gemm formats[B200_FORMAT_COUNT];
+};
+
+static const struct cost_gpu gpus[] = {
+#define B200_COST(id, cc, part, sms, hbm, quantise, bandwidth, launch, tile_128, not_tn, sustain, native, fp8, mxfp8)       \
+  {#id, cc, part, sms, hbm, quantise, bandwidth, launch, tile_128, not_tn, sustain, {native, fp8, mxfp8}},
+#include "policy/cost.def"
+#undef B200_COST
+};
+#define GPUS ((int)(sizeof(gpus) / sizeof(gpus[0])))
+
+int b200_cost_row(const struct b200_device *device) {
+  int row = 0;
+  while (row < GPUS - 1 && !(gpus[row].cc == device->cc && strstr(device->name, gpus[row].part)))
+    row++;
+  return row;
+}
+
+const char *b200_cost_row_name(int row) {
+  return gpus[row].id;
+}
+
+static double larger(double a, double b) {
+  return a > b ? a : b;
+}
+
+static double ceiling(double value) {
+  if (value > 1e15)
+    return value;
+  double whole = (double)(int64_t)value;
+  return whole < value ? whole + 1 : whole;
+}
+
+/* FLOPs of one multiprocessor for each step along k, with tiles of rows × columns: its waves times one tile. */
+static double wave_flops(const struct b200_gemm *gemm, int rows, int columns, int sms) {
+  double tiles = ceiling((double)gemm->m / rows) * ceiling((double)gemm->n / columns) * (double)gemm->batch;
+  return ceiling(tiles / sms) * 2 * rows * columns;
+}
+
+static double gemm_us(const struct cost_gpu *gpu, int sms, const struct b200_gemm *gemm, enum b200_format format) {
+  static const double operand_bytes[B200_FORMAT_COUNT] = {2, 1, 1 + 1.0 / 32};
+  const struct cost_gemm *row = &gpu->formats[format];
+  double m = (double)gemm->m, n = (double)gemm->n, k = (double)gemm->k, batch = (double)gemm->batch;
+  double wide = wave_flops(gemm, 256, 128, sms), square = wave_flops(gemm, 128, 128, sms) / gpu->tile_128;
+  double compute = (wide < square ? wide : square) * (k + row->tile_k) / (row->peak_tflops * 1e6 / gpu->sms * row->fraction);
+  double bytes =
+      batch * ((m + n) * k * operand_bytes[format] + m * n * (double)b200_element_bytes((enum b200_element)gemm->d));
+  double memory = bytes / (gpu->hbm_gb_s * 1e3 * gpu->gemm_bandwidth * sms / gpu->sms);
+  double us = larger(compute, memory);
+  return row->start_us + us * (1 + gpu->sustain * us / (us + SUSTAIN_US));
+}
+
+static bool has_work(const struct b200_gemm *gemm) {
+  return gemm->m > 0 && gemm->n > 0 && gemm->k > 0 && gemm->batch > 0;
+}
+
+static int sms_of(int row, int sms) {
+  return sms > 0 ? sms : gpus[row].sms;
+}
+
+double b200_cost_native_ns(int row, int sms, const struct b200_gemm *gemm) {
+  return has_work(gemm) ? 1e3 * gemm_us(&gpus[row], sms_of(row, sms), gemm, B200_FORMAT_NATIVE) : 0;
+}
+
+double b200_cost_quantise_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format) {
+  /* Per element: FP8 2 + 2 + 1 bytes, MXFP8 2 + 1 + 1/32. Kernels per operand: amax and cast, or one. */
+  static const double element_bytes[B200_FORMAT_COUNT] = {0, 5, 3 + 1.0 / 32}, kernels[B200_FORMAT_COUNT] = {0, 2, 1};
+  const struct cost_gpu *gpu = &gpus[row];
+  if (!has_work(gemm))
+    return 0;
+  double elements = (double)gemm->batch * ((double)gemm->m + (double)gemm->n) * (double)gemm->k;
+  double gb_s = gpu->hbm_gb_s * gpu->quantise_fraction * sms_of(row, sms) / gpu->sms;
+  return 1e3 * (2 * kernels[format] * gpu->launch_us + elements * element_bytes[format] / (gb_s * 1e3));
+}
+
+double b200_cost_narrow_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format, bool tn) {
+  const struct cost_gpu *gpu = &gpus[row];
+  if (format == B200_FORMAT_NATIVE)
+    return b200_cost_native_ns(row, sms, gemm);
+  if (!has_work(gemm) || gpu->formats[format].peak_tflops <= 0)
+    return 0;
+  double us = gemm_us(gpu, sms_of(row, sms), gemm, format);
+  if (!tn && !(gemm->ta != 'N' && gemm->tb == 'N'))
+    us *= gpu->not_tn;
+  return 1e3 * us + b200_cost_quantise_ns(row, sms, gemm, format);
+}
+
+double b200_cost_native(const struct b200_device *device, const struct b200_gemm *gemm) {
+  return b200_cost_native_ns(b200_cost_row(device), device->sms, gemm);
+}
+
+double b200_cost_narrow(const struct b200_device *device, const struct b200_gemm *gemm, enum b200_format format) {
+  bool tn = device->cc < 100 || device->cc >= 120;
+  return b200_cost_narrow_ns(b200_cost_row(device), device->sms, gemm, format, tn);
+}
+
+double b200_cost_quantise(const struct b200_device *device, const struct b200_gemm *gemm, enum b200_format format) {
+  return b200_cost_quantise_ns(b200_cost_row(device), device->sms, gemm, format);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model with its row already looked up, for the decision path; plan.h has the whole. Pure; nothing allocates. */
+#ifndef B200_POLICY_COST_H
+#define B200_POLICY_COST_H
+
+#include "policy/plan.h"
+
+/* Row of cost.def for a device; the last one, for GPUs that are not known, when none fits. Reads the device's name. */
+int b200_cost_row(const struct b200_device *device);
+const char *b200_cost_row_name(int row);
+
+/* Times as b200_cost_*() of plan.h; sms: of the device, 0 for the row's own. `tn`: as in struct b200_plan. */
+double b200_cost_native_ns(int row, int sms, const struct b200_gemm *gemm);
+double b200_cost_narrow_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format, bool tn);
+double b200_cost_quantise_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format);
+
+#endif
