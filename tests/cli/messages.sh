@@ -109,7 +109,7 @@ row 0 "$good run 'B200OPT_LOSS_REGEX=loss .*?([0-9]+)' -- true" \
 row 0 "$good run B200OPT_LOSS_REGEX=loss -- true" \
   "b200opt: B200OPT_LOSS_REGEX: 'loss' is not usable: it has no group (...) for the loss; using the built-in forms\n"
 row 0 "$good run B200OPT_VNODE_GPUS=0 -- true" "b200opt: B200OPT_VNODE_GPUS: '0' is not accepted (accepted: 1..8)\n"
-row 0 "$good run B200OPT_VNODE_GPU=v100 -- true" "b200opt: B200OPT_VNODE_GPU: 'v100' is not accepted (accepted: b200|b300|h200|h100|a100)\n"
+row 0 "$good run B200OPT_VNODE_GPU=v100 -- true" "b200opt: B200OPT_VNODE_GPU: 'v100' is not accepted (accepted: b200|b300|h200|h100|a100|l40s|rtx_pro_6000)\n"
 row 0 "$good run B200OPT_VNODE_UNHANDLED=skip -- true" \
   "b200opt: B200OPT_VNODE_UNHANDLED: 'skip' is not accepted (accepted: fatal|warn)\n"
 row 0 "$good run B200OPT_CONFIG=none.conf -- true" \

@@ -25,6 +25,8 @@ static const struct {
     {"h200", "NVIDIA H200", 9, 0, 132, 139.80, 50, 232448, 16896, 9},
     {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 79.19, 50, 232448, 16896, 9},
     {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 79.15, 40, 166912, 6912, 7},
+    {"l40s", "NVIDIA L40S", 8, 9, 142, 44.42, 96, 101376, 18176, 8},
+    {"rtx_pro_6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, 188, 94.97, 128, 101376, 24064, 10},
 };
 
 START_TEST(programs_see_the_model) {

@@ -110,6 +110,7 @@ struct vnode_gpu {
   uint64_t memory_bytes;  /* as cudaMemGetInfo's total */
   uint64_t context_bytes; /* what a context takes of it, per process and device */
   int l2_bytes, shared_per_block_bytes, shared_per_sm_bytes, shared_optin_bytes;
+  int threads_per_sm, blocks_per_sm;
   int clock_khz, memory_clock_khz, memory_bus_bits;
   int nvlink_version, nvlink_count;
 };

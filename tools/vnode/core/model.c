@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum fabric { NVLINK3, NVLINK4, NVLINK5, FABRICS };
+enum fabric { PCIE4, PCIE5, NVLINK3, NVLINK4, NVLINK5, FABRICS };
 enum algorithm { NVLS_ALL_REDUCE, RING_ALL_REDUCE, RING_GATHER, ALL_TO_ALL, ALGORITHMS };
 
 /* Fields: models.def. */

@@ -91,8 +91,8 @@ static const char *type_name(unsigned type) {
   static const struct {
     unsigned type; /* cudaDataType */
     const char *name;
-  } types[] = {{0, "f32"},  {1, "f64"},   {2, "f16"},   {3, "i8"},   {8, "u8"},
-               {10, "i32"}, {14, "bf16"}, {28, "e4m3"}, {29, "e5m2"}};
+  } types[] = {{0, "f32"},  {1, "f64"},   {2, "f16"},   {3, "i8"},    {8, "u8"},
+               {10, "i32"}, {14, "bf16"}, {28, "e4m3"}, {29, "e5m2"}, {33, "e2m1"}};
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (types[i].type == type)
       return types[i].name;

@@ -334,11 +334,11 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
     return vnode_cudart_result(cudaErrorInvalidValue);
   if (!name_of(host))
     return vnode_cudart_result(cudaErrorInvalidDeviceFunction);
-  enum { THREADS_PER_SM = 2048, BLOCKS_PER_SM = 32, WARP = 32, SHARED_RESERVED = 1024 };
+  enum { WARP = 32, SHARED_RESERVED = 1024 };
   int rounded = (block_threads + WARP - 1) / WARP * WARP;
-  int by_threads = THREADS_PER_SM / rounded;
+  int by_threads = vnode_gpu()->threads_per_sm / rounded;
   size_t by_shared = (size_t)vnode_gpu()->shared_per_sm_bytes / (shared_bytes + SHARED_RESERVED);
-  int limit = by_threads < BLOCKS_PER_SM ? by_threads : BLOCKS_PER_SM;
+  int limit = by_threads < vnode_gpu()->blocks_per_sm ? by_threads : vnode_gpu()->blocks_per_sm;
   *blocks = block_threads > 1024 ? 0 : (size_t)limit < by_shared ? limit : (int)by_shared;
   return cudaSuccess;
 }

@@ -37,11 +37,6 @@ size_t vnode_number_bytes(cudaDataType type) {
   return format ? format->bits / 8 : 0;
 }
 
-size_t vnode_number_array_bytes(cudaDataType type, int64_t count) {
-  const struct format *format = format_of(type);
-  return format ? ((size_t)count * format->bits + 7) / 8 : 0;
-}
-
 bool vnode_number_is_complex(cudaDataType type) {
   const struct format *format = format_of(type);
   return format && format->complex;

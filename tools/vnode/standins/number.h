@@ -21,8 +21,6 @@ const char *vnode_number_name(cudaDataType type);
 
 /* Bytes of one element, 0 for what has none of its own: E2M1, and formats that this file does not convert. */
 size_t vnode_number_bytes(cudaDataType type);
-/* Bytes of `count` elements that lie one behind the other: two of E2M1 share a byte. 0 for what is not converted. */
-size_t vnode_number_array_bytes(cudaDataType type, int64_t count);
 
 bool vnode_number_is_complex(cudaDataType type);
 bool vnode_number_is_fp8(cudaDataType type);

@@ -230,12 +230,20 @@ NVML(nvmlDeviceGetHandleByUUID, const char *uuid, void **handle) {
     return result;                                                                                                          \
   }
 
+/* Ampere 7, Ada 8, Hopper 9, Blackwell 10, whichever its compute capability. */
+static unsigned int architecture_of(const struct vnode_gpu *gpu) {
+  if (gpu->cc_major == 8)
+    return gpu->cc_minor == 9 ? 8 : 7;
+  return gpu->cc_major == 9 ? 9 : 10;
+}
+
 NVML_NUMBER(nvmlDeviceGetIndex, device)
 NVML_NUMBER(nvmlDeviceGetMinorNumber, device)
 NVML_NUMBER(nvmlDeviceGetMemoryBusWidth, gpu->memory_bus_bits)
-NVML_NUMBER(nvmlDeviceGetNumGpuCores, gpu->sm_count *(gpu->cc_major == 8 ? 64 : 128)) /* FP32 lanes of a data-centre SM */
-NVML_NUMBER(nvmlDeviceGetArchitecture, gpu->cc_major == 8 ? 7 : gpu->cc_major)        /* Ampere 7, Hopper 9, Blackwell 10 */
-NVML_NUMBER(nvmlDeviceGetComputeMode, 0)                                              /* default: shared by processes */
+/* FP32 lanes: 64 of an SM of GA100, 128 of any other here. */
+NVML_NUMBER(nvmlDeviceGetNumGpuCores, gpu->sm_count *(gpu->cc_major == 8 && gpu->cc_minor == 0 ? 64 : 128))
+NVML_NUMBER(nvmlDeviceGetArchitecture, architecture_of(gpu))
+NVML_NUMBER(nvmlDeviceGetComputeMode, 0) /* default: shared by processes */
 NVML_NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
 NVML_NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 
