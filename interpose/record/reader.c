@@ -256,7 +256,8 @@ static bool same_gemm(const struct b200_log_gemm *gemm, const struct b200_log_li
          strcmp(gemm->role, line->gemm_role) == 0 && strcmp(gemm->api, line->gemm_api) == 0 &&
          strcmp(gemm->ta, line->gemm_ta) == 0 && strcmp(gemm->tb, line->gemm_tb) == 0 &&
          strcmp(gemm->a, line->gemm_a) == 0 && strcmp(gemm->b, line->gemm_b) == 0 && strcmp(gemm->d, line->gemm_d) == 0 &&
-         strcmp(gemm->compute, line->gemm_compute) == 0 && strcmp(gemm->epilogue, line->gemm_epilogue) == 0;
+         strcmp(gemm->compute, line->gemm_compute) == 0 && strcmp(gemm->epilogue, line->gemm_epilogue) == 0 &&
+         strcmp(gemm->plan, line->gemm_plan) == 0 && strcmp(gemm->reason, line->gemm_reason) == 0;
 }
 
 static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
@@ -275,6 +276,8 @@ static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
                                    .d = copy(line->gemm_d),
                                    .compute = copy(line->gemm_compute),
                                    .epilogue = copy(line->gemm_epilogue),
+                                   .plan = copy(line->gemm_plan),
+                                   .reason = copy(line->gemm_reason),
                                    .m = line->gemm_m,
                                    .n = line->gemm_n,
                                    .k = line->gemm_k,
@@ -282,6 +285,54 @@ static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
   }
   gemm->calls = b200_add(gemm->calls, line->gemm_calls);
   gemm->flops = b200_add(gemm->flops, line->gemm_flops);
+  gemm->model_native_ns = b200_add(gemm->model_native_ns, line->gemm_model_native_ns);
+  gemm->model_narrow_ns = b200_add(gemm->model_narrow_ns, line->gemm_model_narrow_ns);
+}
+
+static bool same_audit(const struct b200_log_audit *audit, const struct b200_log_line *line) {
+  return audit->m == line->audit_m && audit->n == line->audit_n && audit->k == line->audit_k &&
+         audit->batch == line->audit_batch && strcmp(audit->role, line->audit_role) == 0 &&
+         strcmp(audit->ta, line->audit_ta) == 0 && strcmp(audit->tb, line->audit_tb) == 0 &&
+         strcmp(audit->plan, line->audit_plan) == 0;
+}
+
+static void add_audit(struct b200_log *log, const struct b200_log_line *line) {
+  struct b200_log_audit *audit = NULL;
+  for (size_t i = 0; i < log->audit_count && !audit; i++)
+    if (same_audit(&log->audits[i], line))
+      audit = &log->audits[i];
+  if (!audit) {
+    audit = ADD(log->audits, log->audit_count);
+    *audit = (struct b200_log_audit){.role = copy(line->audit_role),
+                                     .ta = copy(line->audit_ta),
+                                     .tb = copy(line->audit_tb),
+                                     .plan = copy(line->audit_plan),
+                                     .m = line->audit_m,
+                                     .n = line->audit_n,
+                                     .k = line->audit_k,
+                                     .batch = line->audit_batch};
+  }
+  audit->calls = b200_add(audit->calls, line->audit_calls);
+  /* What is not finite is worse than any number, and stays. */
+  if (!isfinite(line->audit_error) || line->audit_error < 0)
+    audit->error = -1;
+  else if (audit->error >= 0 && line->audit_error > audit->error)
+    audit->error = line->audit_error;
+}
+
+static void add_guard(struct b200_log *log, const struct b200_log_line *line) {
+  *ADD(log->guards, log->guard_count) = (struct b200_log_guard){.role = copy(line->guard_role),
+                                                                .ta = copy(line->guard_ta),
+                                                                .tb = copy(line->guard_tb),
+                                                                .plan = copy(line->guard_plan),
+                                                                .what = copy(line->guard_what),
+                                                                .m = line->guard_m,
+                                                                .n = line->guard_n,
+                                                                .k = line->guard_k,
+                                                                .batch = line->guard_batch,
+                                                                .applied = line->guard_applied,
+                                                                .step = line->guard_step,
+                                                                .t_ns = line->guard_t_ns};
 }
 
 static void add_coll(struct b200_log *log, const struct b200_log_line *line) {
@@ -377,6 +428,12 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
     break;
   case B200_RECORD_gemm:
     add_gemm(log, line);
+    break;
+  case B200_RECORD_audit:
+    add_audit(log, line);
+    break;
+  case B200_RECORD_guard:
+    add_guard(log, line);
     break;
   case B200_RECORD_coll:
     add_coll(log, line);
@@ -596,9 +653,27 @@ int b200_logs_read(const char *path, struct b200_logs *out) {
 /* ---- freeing */
 
 static void free_gemm(struct b200_log_gemm *gemm) {
-  char *texts[] = {gemm->api, gemm->role, gemm->ta, gemm->tb, gemm->a, gemm->b, gemm->d, gemm->compute, gemm->epilogue};
+  char *texts[] = {gemm->api, gemm->role,    gemm->ta,       gemm->tb,   gemm->a,     gemm->b,
+                   gemm->d,   gemm->compute, gemm->epilogue, gemm->plan, gemm->reason};
   for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
     free(texts[i]);
+}
+
+static void free_narrow(struct b200_log *log) {
+  for (size_t i = 0; i < log->audit_count; i++) {
+    struct b200_log_audit *audit = &log->audits[i];
+    char *texts[] = {audit->role, audit->ta, audit->tb, audit->plan};
+    for (size_t j = 0; j < sizeof(texts) / sizeof(texts[0]); j++)
+      free(texts[j]);
+  }
+  for (size_t i = 0; i < log->guard_count; i++) {
+    struct b200_log_guard *guard = &log->guards[i];
+    char *texts[] = {guard->role, guard->ta, guard->tb, guard->plan, guard->what};
+    for (size_t j = 0; j < sizeof(texts) / sizeof(texts[0]); j++)
+      free(texts[j]);
+  }
+  free(log->audits);
+  free(log->guards);
 }
 
 static void free_texts(struct b200_log_text *texts, size_t count) {
@@ -612,6 +687,7 @@ static void free_log(struct b200_log *log) {
     json_decref(log->steps[i].hbm);
   for (size_t i = 0; i < log->gemm_count; i++)
     free_gemm(&log->gemms[i]);
+  free_narrow(log);
   for (size_t i = 0; i < log->coll_count; i++) {
     free(log->colls[i].op);
     free(log->colls[i].dtype);

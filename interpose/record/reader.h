@@ -50,8 +50,22 @@ struct b200_log_step {
 
 struct b200_log_gemm {
   char *api, *role, *ta, *tb, *a, *b, *d, *compute, *epilogue;
+  char *plan, *reason; /* "" in logs from before conversion, and in the node's */
   int64_t m, n, k, batch;
-  int64_t calls, flops;
+  int64_t calls, flops, model_native_ns, model_narrow_ns;
+};
+
+/* A shape in a narrow format: audited calls, or a demotion. */
+struct b200_log_audit {
+  char *role, *ta, *tb, *plan;
+  int64_t m, n, k, batch;
+  int64_t calls;
+  double error; /* the largest; -1: one was not finite */
+};
+struct b200_log_guard {
+  char *role, *ta, *tb, *plan, *what;
+  int64_t m, n, k, batch;
+  int64_t applied, step, t_ns;
 };
 
 struct b200_log_coll {
@@ -107,6 +121,8 @@ struct b200_log {
   struct b200_log_step *steps;
   const char *step_source; /* coll, gemm, told; "" without steps */
   struct b200_log_gemm *gemms;
+  struct b200_log_audit *audits;
+  struct b200_log_guard *guards; /* in file order */
   struct b200_log_coll *colls;
   struct b200_log_alloc *allocs;
   struct b200_log_call *calls;
@@ -114,8 +130,8 @@ struct b200_log {
   struct b200_log_oom *ooms;
   struct b200_log_stack *stacks;
   struct b200_log_text *drops, *warnings;
-  size_t step_count, gemm_count, coll_count, alloc_count, call_count, loss_count, oom_count, stack_count, drop_count,
-      warning_count;
+  size_t step_count, gemm_count, audit_count, guard_count, coll_count, alloc_count, call_count, loss_count, oom_count,
+      stack_count, drop_count, warning_count;
 };
 
 /* What a job printed: losses found in a *.out file. */
