@@ -10,7 +10,7 @@ enum operation { AMAX, CAST, MX, ERROR };
 enum form { ANY, KFAST, KSLOW, TRANSPOSE };
 
 const struct b200_kernel_info b200_kernels[B200_KERNEL_COUNT] = {
-#define B200_KERNEL(operation, type, form, id, name, args) [B200_KERNEL_##id] = {name, sizeof(args), B200_KERNEL_THREADS},
+#define B200_KERNEL(operation, type, form, id, name, args) [B200_KERNEL_##id] = {#name, sizeof(args), B200_KERNEL_THREADS},
 #include "interpose/exec/kernels.def"
 #undef B200_KERNEL
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The vendor functions that carrying out a plan needs, past every slot of ours: what we ask of the driver and of cuBLASLt is
- * not the job's, and is counted nowhere. Found by name in the libraries that the process has loaded, all at once; while one is
- * missing, nothing is converted.
+ * not the job's, and is counted nowhere. Found by name in the libraries that the process has loaded, all at once; while one
+ * is missing, nothing is converted.
  *
  * Thread-safety: b200_vendor_find() from any thread, idempotent; the table is const once it has been handed out. No lock, no
  * allocation; dlsym takes the loader's lock the first time.
@@ -33,8 +33,7 @@
   X(cuda, cuEventRecord, CUresult, (CUevent, CUstream))                                                                     \
   X(cuda, cuEventQuery, CUresult, (CUevent))                                                                                \
   X(cuda, cuMemAddressReserve, CUresult, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                  \
-  X(cuda, cuMemCreate, CUresult,                                                                                            \
-    (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))                              \
+  X(cuda, cuMemCreate, CUresult, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
   X(cuda, cuMemRelease, CUresult, (CUmemGenericAllocationHandle))                                                           \
   X(cuda, cuMemMap, CUresult, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))              \
   X(cuda, cuMemUnmap, CUresult, (CUdeviceptr, size_t))                                                                      \
