@@ -8,7 +8,7 @@
 #   clients-orders  every client in deferred and 20 seeds of adversarial order      2 hours
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
-#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  20 minutes
+#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  30 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   demo-faults  300 faults in the demo job, bare and with the library               60 minutes
@@ -49,12 +49,12 @@ case ${1:-} in
   fuzz)
     tools/setup --tests
     cmake --preset asan-ubsan -B build/fuzz "-DB200_PYTHON=$PWD/.venv/bin/python" -DB200_FUZZ=ON -DB200_VNODE=OFF >build/fuzz.log
-    for target in loss_scan config; do
+    for target in loss_scan config rules; do
       cmake --build build/fuzz --target "fuzz_$target" >>build/fuzz.log
       "build/fuzz/tests/fuzz/fuzz_$target" -max_total_time=600 -print_final_stats=1 "$(mktemp -d)" "tests/fuzz/corpus/$target" 2>&1 |
         tail -n 8
     done
-    echo "2 passed, 0 failed"
+    echo "3 passed, 0 failed"
     ;;
   faults)
     tools/setup --tests
