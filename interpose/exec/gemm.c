@@ -45,8 +45,20 @@ void b200_gemm_start(const struct b200_config *config, int rank, int world) {
   b200_arena_limit(((uint64_t)config->workspace_mb << 20) + workspace_limit(90) + (2 << 20));
 }
 
-bool b200_gemm_converts(void) {
+bool b200_gemm_decides(void) {
   return exec.config && exec.config->precision != B200_PRECISION_OBSERVE;
+}
+
+/* False when no setting asks for a narrow format: then nothing is loaded into the GPU. */
+static bool may_convert(const struct b200_config *config) {
+  return config->precision != B200_PRECISION_NATIVE || config->fprop > B200_ROLE_NATIVE || config->dgrad > B200_ROLE_NATIVE ||
+         config->wgrad > B200_ROLE_NATIVE || config->rules[0] || config->rules_file[0];
+}
+
+void b200_gemm_leave(struct b200_outcome *outcome) {
+  memset(outcome, 0, sizeof *outcome);
+  outcome->reason = b200_gemm_decides() ? B200_REASON_API : B200_REASON_OBSERVE;
+  memset(outcome->would_reason, B200_REASON_API, sizeof outcome->would_reason);
 }
 
 /* ------------------------------------------------------------------------------------------------- conversions */
@@ -341,9 +353,6 @@ static bool complete_facts(struct work *work, struct b200_facts *facts) {
   }
   if (exec.config->warmup_steps > 0 && b200_runtime_step() < exec.config->warmup_steps)
     facts->flags |= B200_CALL_WARM_UP;
-  if (!mergeable(&facts->gemm, facts->gemm.m, facts->gemm.ta != 'N', facts->lda, facts->stride_a) ||
-      !mergeable(&facts->gemm, facts->gemm.n, facts->gemm.tb == 'N', facts->ldb, facts->stride_b))
-    facts->flags |= B200_CALL_UNSUPPORTED_KIND;
   return true;
 }
 
@@ -392,14 +401,18 @@ static void observe(const struct work *work, const struct b200_facts *facts, str
 /* Finds what the call needs: vendor, GPU, shape. Otherwise the reason why it stays as it is. */
 static enum b200_reason prepare(struct b200_thread *self, struct work *work, const struct b200_gemm_call *call,
                                 struct b200_shape_key *key) {
-  bool converts = b200_gemm_converts();
+  bool decides = b200_gemm_decides();
+  const struct b200_gemm *gemm = &call->facts.gemm;
   work->vendor = b200_vendor_find();
-  work->call = call;
   if (!work->vendor || self->shared)
     return B200_REASON_KERNELS;
-  if (converts && (!call->known || !complete_facts(work, &key->facts)))
+  if (!mergeable(gemm, gemm->m, gemm->ta != 'N', call->facts.lda, call->facts.stride_a) ||
+      !mergeable(gemm, gemm->n, gemm->tb == 'N', call->facts.ldb, call->facts.stride_b))
+    key->facts.flags |= B200_CALL_UNSUPPORTED_KIND;
+  if (decides && call->asked && (!call->known || !complete_facts(work, &key->facts)))
     return B200_REASON_BREAKER_VENDOR;
-  work->gpu = b200_gpu_current(work->vendor, exec.config, !b200_runtime_is_capturing(), converts);
+  work->gpu = b200_gpu_current(work->vendor, exec.config, !b200_runtime_is_capturing(),
+                               decides && may_convert(exec.config));
   if (!work->gpu)
     return work->capture ? B200_REASON_CAPTURE : B200_REASON_KERNELS;
   key->context = work->gpu->context;
@@ -417,7 +430,7 @@ bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *ca
   outcome->reason = (uint8_t)reason;
   if (reason != B200_REASON_CONVERTED)
     return false;
-  if (!b200_gemm_converts()) {
+  if (!b200_gemm_decides()) {
     observe(&work, &key.facts, outcome);
     outcome->reason = B200_REASON_OBSERVE;
     return false;
@@ -428,7 +441,7 @@ bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *ca
   outcome->reason = work.plan.reason;
   if (work.plan.format == B200_FORMAT_NATIVE)
     return false;
-  reason = !work.gpu->has_kernels ? B200_REASON_KERNELS : carry_out(&work);
+  reason = !call->asked ? B200_REASON_KIND : !work.gpu->has_kernels ? B200_REASON_KERNELS : carry_out(&work);
   if (reason != B200_REASON_CONVERTED) {
     outcome->reason = (uint8_t)reason;
     remember_failure(&work, reason);

@@ -29,7 +29,8 @@ struct b200_gemm_call {
   size_t workspace_bytes;
   int32_t sm_target;
   bool forbids_reduced; /* CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION */
-  bool known;           /* false: the vendor would not say all of it; the call stays as it is */
+  bool asked; /* more than shape and types was needed, and asked of the vendor */
+  bool known; /* … who has said all of it; otherwise the call stays as it is */
 };
 
 /* What was decided and done; each field an enum value of policy/plan.h. */
@@ -46,7 +47,10 @@ void b200_gemm_start(const struct b200_config *config, int rank, int world);
 /* True: carried out, the job's call has succeeded. False: make the original call. */
 bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *call, struct b200_outcome *outcome);
 
-/* Whether the stream, pointer mode and the like are needed in a call, i.e. anything may be converted. */
-bool b200_gemm_converts(void);
+/* The outcome of a call through an entry point that is only counted. */
+void b200_gemm_leave(struct b200_outcome *outcome);
+
+/* False while GEMMs are only observed: then a call needs no more than its shape and types. */
+bool b200_gemm_decides(void);
 
 #endif
