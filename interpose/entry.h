@@ -6,6 +6,7 @@
 #ifndef B200_ENTRY_H
 #define B200_ENTRY_H
 
+#include "interpose/exec/gemm.h"
 #include "interpose/identify.h"
 #include "interpose/real.h"
 #include "interpose/runtime.h"
@@ -54,10 +55,28 @@ static inline enum b200_owner b200_caller(const void *return_address) {
     struct b200_thread *self = b200_thread_self();                                                                          \
     bool ours = self->depth++ == 0;                                                                                         \
     struct b200_gemm gemm = ours ? (fact) : (struct b200_gemm){0};                                                          \
+    struct b200_outcome outcome;                                                                                            \
+    b200_gemm_leave(&outcome);                                                                                              \
     ret status = B200_REAL(lib, name) args;                                                                                 \
     self->depth--;                                                                                                          \
     if (ours)                                                                                                               \
-      b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &gemm);                                                    \
+      b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &gemm, &outcome);                                          \
+    return status;                                                                                                          \
+  }
+
+/* `fact` fills the local `call`. */
+#define B200_OBSERVE_CONVERT(lib, ret, name, params, args, fact)                                                            \
+  static ret observe_##name params {                                                                                        \
+    struct b200_thread *self = b200_thread_self();                                                                          \
+    if (self->depth > 0)                                                                                                    \
+      return B200_REAL(lib, name) args;                                                                                     \
+    struct b200_gemm_call call = {0};                                                                                       \
+    struct b200_outcome outcome;                                                                                            \
+    self->depth++;                                                                                                          \
+    fact;                                                                                                                   \
+    ret status = b200_gemm_convert(self, &call, &outcome) ? (ret)0 : B200_REAL(lib, name) args;                             \
+    self->depth--;                                                                                                          \
+    b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &call.facts.gemm, &outcome);                                 \
     return status;                                                                                                          \
   }
 
@@ -78,6 +97,7 @@ static inline enum b200_owner b200_caller(const void *return_address) {
 
 #define B200_STARTS_PASS true
 #define B200_STARTS_GEMM true
+#define B200_STARTS_CONVERT true
 #define B200_STARTS_COLL true
 #define B200_STARTS_OWN true
 #define B200_STARTS_LOOKUP false
@@ -87,10 +107,10 @@ static inline enum b200_owner b200_caller(const void *return_address) {
 #define B200_OBSERVE_LOOKUP(lib, ret, name, params, args, fact)
 
 static inline void b200_observe_gemm(struct b200_thread *self, enum b200_symbol symbol, bool failed,
-                                     const struct b200_gemm *gemm) {
+                                     const struct b200_gemm *gemm, const struct b200_outcome *outcome) {
   b200_count(self, symbol, failed, 0);
   if (!failed)
-    b200_runtime_gemm(gemm);
+    b200_runtime_gemm(gemm, outcome);
 }
 
 static inline void b200_observe_coll(struct b200_thread *self, enum b200_symbol symbol, bool failed,

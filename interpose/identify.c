@@ -2,6 +2,7 @@
 #include <cublas_v2.h>
 
 #include "interpose/identify.h"
+#include "interpose/real.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -42,7 +43,7 @@ enum b200_owner b200_owner_of(const void *return_address) {
   return owner;
 }
 
-static uint8_t element_of(cudaDataType type) {
+uint8_t b200_element_of(cudaDataType type) {
   switch ((int)type) {
   case CUDA_R_64F:
     return B200_ELEMENT_F64;
@@ -104,9 +105,9 @@ struct b200_gemm b200_gemm_ex(enum b200_api api, cublasOperation_t ta, cublasOpe
       .k = k,
       .batch = batch,
       .api = (uint8_t)api,
-      .a = element_of(a),
-      .b = element_of(b),
-      .d = element_of(d),
+      .a = b200_element_of(a),
+      .b = b200_element_of(b),
+      .d = b200_element_of(d),
       .compute = compute_of(compute),
       .epilogue = B200_EPILOGUE_NONE,
       .ta = trans_of(ta),
@@ -129,4 +130,99 @@ struct b200_gemm b200_gemm_typed_strided(cublasOperation_t ta, cublasOperation_t
                                 : type == CUDA_R_16F ? CUBLAS_COMPUTE_16F
                                                      : CUBLAS_COMPUTE_32F;
   return b200_gemm_ex(B200_API_STRIDED, ta, tb, m, n, k, batch, type, type, type, compute);
+}
+
+/* log2 of the largest power of two up to 256 that divides the address. */
+static uint8_t alignment_of(const void *address) {
+  return (uint8_t)__builtin_ctzll((uint64_t)(uintptr_t)address | 256);
+}
+
+void b200_call_pointers(struct b200_gemm_call *out, const void *a, const void *b, const void *c, void *d, const void *bias) {
+  out->a = a;
+  out->b = b;
+  out->c = c;
+  out->d = d;
+  out->bias = bias;
+  out->facts.align_a = alignment_of(a);
+  out->facts.align_b = alignment_of(b);
+  out->facts.align_c = alignment_of(c);
+  out->facts.align_d = alignment_of(d);
+  out->facts.align_bias = alignment_of(bias);
+  if (c == d)
+    out->facts.flags |= B200_CALL_IN_PLACE;
+}
+
+void b200_call_scalars(struct b200_gemm_call *out, const void *alpha, const void *beta, bool on_device) {
+  float value;
+  out->alpha = alpha;
+  out->beta = beta;
+  out->facts.beta = B200_BETA_DEVICE;
+  if (on_device)
+    out->facts.flags |= B200_CALL_ALPHA_DEVICE;
+  out->known = out->known && alpha && beta;
+  if (on_device || !beta)
+    return;
+  memcpy(&value, beta, sizeof value);
+  out->facts.beta = value == 0 ? B200_BETA_ZERO : value == 1 ? B200_BETA_ONE : B200_BETA_OTHER;
+}
+
+/* What the handle was told before the call. */
+#define GETTERS(X)                                                                                                          \
+  X(cublasGetStream_v2, cudaStream_t)                                                                                       \
+  X(cublasGetPointerMode_v2, cublasPointerMode_t)                                                                           \
+  X(cublasGetMathMode, cublasMath_t)                                                                                        \
+  X(cublasGetSmCountTarget, int)
+#define GETTER(name, type)                                                                                                  \
+  static bool ask_##name(cublasHandle_t handle, type *out) {                                                                \
+    static _Atomic(void *) cache;                                                                                           \
+    void *function = atomic_load_explicit(&cache, memory_order_relaxed);                                                    \
+    if (!function)                                                                                                          \
+      atomic_store_explicit(&cache, function = b200_library_symbol(B200_LIBRARY_cublas, #name), memory_order_relaxed);      \
+    return function && B200_TYPED(name, function)(handle, out) == CUBLAS_STATUS_SUCCESS;                                    \
+  }
+GETTERS(GETTER)
+#undef GETTER
+
+static bool ask_handle(struct b200_gemm_call *out, cublasHandle_t handle, cublasPointerMode_t *pointer_mode) {
+  cudaStream_t stream = NULL;
+  cublasMath_t math = CUBLAS_DEFAULT_MATH;
+  int sm_target = 0;
+  if (!ask_cublasGetPointerMode_v2(handle, pointer_mode))
+    return false;
+  if (!b200_gemm_decides())
+    return true;
+  if (!ask_cublasGetStream_v2(handle, &stream) || !ask_cublasGetMathMode(handle, &math) ||
+      !ask_cublasGetSmCountTarget(handle, &sm_target))
+    return false;
+  out->stream = stream;
+  out->sm_target = sm_target;
+  out->forbids_reduced = math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+  if ((math & CUBLAS_PEDANTIC_MATH) == CUBLAS_PEDANTIC_MATH)
+    out->facts.flags |= B200_CALL_UNSUPPORTED_KIND;
+  return true;
+}
+
+void b200_call_gemm(struct b200_gemm_call *out, enum b200_api api, cublasHandle_t handle, cublasOperation_t ta,
+                    cublasOperation_t tb, int64_t m, int64_t n, int64_t k, const void *alpha, const void *a,
+                    cudaDataType a_type, int64_t lda, int64_t stride_a, const void *b, cudaDataType b_type, int64_t ldb,
+                    int64_t stride_b, const void *beta, void *c, cudaDataType c_type, int64_t ldc, int64_t stride_c,
+                    int64_t batch, cublasComputeType_t compute) {
+  struct b200_facts *facts = &out->facts;
+  cublasPointerMode_t pointer_mode = CUBLAS_POINTER_MODE_HOST;
+  facts->gemm = b200_gemm_ex(api, ta, tb, m, n, k, batch, a_type, b_type, c_type, compute);
+  facts->lda = lda;
+  facts->ldb = ldb;
+  facts->ldc = facts->ldd = ldc;
+  facts->stride_a = batch == 1 ? 0 : stride_a;
+  facts->stride_b = batch == 1 ? 0 : stride_b;
+  facts->stride_d = batch == 1 ? 0 : stride_c;
+  facts->c = facts->gemm.d;
+  b200_call_pointers(out, a, b, c, c, NULL);
+  bool half = facts->gemm.a == B200_ELEMENT_BF16 || facts->gemm.a == B200_ELEMENT_F16;
+  if (!half || facts->gemm.compute != B200_COMPUTE_F32)
+    return; /* left alone: no more is needed to say so */
+  out->asked = true;
+  out->known = ask_handle(out, handle, &pointer_mode);
+  out->handle = handle;
+  b200_call_scalars(out, alpha, beta, pointer_mode == CUBLAS_POINTER_MODE_DEVICE);
 }

@@ -6,6 +6,7 @@
 #ifndef B200_IDENTIFY_H
 #define B200_IDENTIFY_H
 
+#include "interpose/exec/gemm.h"
 #include "policy/call.h"
 
 /* Who called: by the module that holds `return_address` (libnccl → nccl, libcublas → cublas, libtorch, libc10 and libcudart
@@ -20,6 +21,21 @@ struct b200_gemm b200_gemm_typed(cublasOperation_t ta, cublasOperation_t tb, int
                                  cudaDataType type);
 struct b200_gemm b200_gemm_typed_strided(cublasOperation_t ta, cublasOperation_t tb, int64_t m, int64_t n, int64_t k,
                                          int64_t batch, cudaDataType type);
+
+/* A whole call of cublasGemmEx or cublasGemmStridedBatchedEx; strides 0 and batch 1 for the former. What the handle knows
+   (stream, pointer mode, math mode, multiprocessors) is asked of cuBLAS where it may matter. */
+void b200_call_gemm(struct b200_gemm_call *out, enum b200_api api, cublasHandle_t handle, cublasOperation_t ta,
+                    cublasOperation_t tb, int64_t m, int64_t n, int64_t k, const void *alpha, const void *a,
+                    cudaDataType a_type, int64_t lda, int64_t stride_a, const void *b, cudaDataType b_type, int64_t ldb,
+                    int64_t stride_b, const void *beta, void *c, cudaDataType c_type, int64_t ldc, int64_t stride_c,
+                    int64_t batch, cublasComputeType_t compute);
+
+/* Element type of the policy's vocabulary. */
+uint8_t b200_element_of(cudaDataType type);
+/* Alpha and beta: where they are, and what the host can see of beta. pre: both of FP32. */
+void b200_call_scalars(struct b200_gemm_call *out, const void *alpha, const void *beta, bool on_device);
+/* Pointers of the call, and what is known of their alignment. */
+void b200_call_pointers(struct b200_gemm_call *out, const void *a, const void *b, const void *c, void *d, const void *bias);
 #endif
 
 #ifdef NCCL_MAJOR

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interpose/exec/arena.h"
+#include "interpose/exec/device.h"
 #include "interpose/record/tally.h"
 #include "interpose/record/writer.h"
 #include "memory/ledger.h"
@@ -37,7 +39,8 @@ struct observation {
   int64_t loss_count;
   struct b200_ledger_owner flushed_owners[B200_OWNER_COUNT];
   uint64_t flushed_calls[B200_SYM_COUNT], flushed_errors[B200_SYM_COUNT], flushed_bytes[B200_SYM_COUNT];
-  uint64_t flushed_overflow;
+  uint64_t flushed_overflow, flushed_decisions;
+  struct b200_arena_use flushed_arenas;
 };
 
 /* Buffers of the start, which may happen on a thread with a small stack. */
@@ -66,6 +69,8 @@ static struct b200_runtime {
   _Atomic uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes;
   _Atomic uint64_t gemm_calls_at_coll; /* when the last collective was issued */
   _Atomic(enum step_source) step_source;
+  _Atomic int64_t step; /* b200_runtime_step() */
+  _Atomic uint64_t format_calls[B200_FORMAT_COUNT], format_flops[B200_FORMAT_COUNT];
   uint64_t ledger_events_asked; /* events that the last question to the driver has seen */
   int64_t hbm_used_bytes;
 } rt = {
@@ -73,12 +78,13 @@ static struct b200_runtime {
     .flush_lock = PTHREAD_MUTEX_INITIALIZER,
     .config_lock = PTHREAD_MUTEX_INITIALIZER,
     .ledger = {.lock = PTHREAD_MUTEX_INITIALIZER},
+    .step = -1,
 };
 
 _Thread_local struct b200_thread *b200_thread_block;
 
 /* Serves threads for which no block could be mapped: their counts are lost, the calls are not. */
-static struct b200_thread shared_block;
+static struct b200_thread shared_block = {.shared = true};
 
 static uint64_t now_ns(clockid_t clock) {
   struct timespec t;
@@ -129,6 +135,10 @@ static void say(const char *format, ...) {
   put(&line);
   if (rt.config.log_level != B200_LOG_SILENT)
     tell(text, sizeof text);
+}
+
+void b200_runtime_say(const char *text) {
+  say("%s", text);
 }
 
 /* ------------------------------------------------------------------------------------------------- threads */
@@ -223,10 +233,15 @@ void *b200_runtime_first(enum b200_library library, struct b200_slot *slot) {
 
 /* ------------------------------------------------------------------------------------------------- records */
 
+int64_t b200_runtime_step(void) {
+  return atomic_load_explicit(&rt.step, memory_order_relaxed);
+}
+
 static void step_found(void *context, const struct b200_step *step) {
   (void)context;
   const struct b200_totals *start = &step->start, *end = &step->end;
   struct b200_line line;
+  atomic_store_explicit(&rt.step, (int64_t)step->index + 1, memory_order_relaxed);
   b200_line_begin(&line, B200_RECORD_step);
   b200_line_uint(&line, B200_FIELD_step_gen, step->generation);
   b200_line_uint(&line, B200_FIELD_step_step, step->index);
@@ -251,31 +266,127 @@ static void step_found(void *context, const struct b200_step *step) {
   put(&line);
 }
 
-static bool flush_gemm(void *context, const void *key, uint64_t calls, uint64_t flops) {
-  (void)context;
+/* Key of the tally of GEMMs: the call, and what was done with it. */
+struct gemm_key {
   struct b200_gemm gemm;
+  struct b200_outcome outcome;
+  uint8_t zero[B200_TALLY_KEY_BYTES - sizeof(struct b200_gemm) - sizeof(struct b200_outcome)];
+};
+_Static_assert(sizeof(struct gemm_key) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
+
+static void put_shape(struct b200_line *line, const struct b200_gemm *gemm, enum b200_field role) {
+  const char ta[2] = {gemm->ta, 0}, tb[2] = {gemm->tb, 0};
+  const int64_t sizes[] = {gemm->m, gemm->n, gemm->k, gemm->batch};
+  b200_line_text(line, role, b200_role_names[gemm->role]);
+  b200_line_text(line, role + 1, ta);
+  b200_line_text(line, role + 2, tb);
+  for (int i = 0; i < 4; i++)
+    b200_line_int(line, role + 3 + (enum b200_field)i, sizes[i]);
+}
+_Static_assert(B200_FIELD_gemm_batch == B200_FIELD_gemm_role + 6 && B200_FIELD_audit_batch == B200_FIELD_audit_role + 6 &&
+                   B200_FIELD_guard_batch == B200_FIELD_guard_role + 6,
+               "role ta tb m n k batch, in a row");
+
+static void put_would(struct b200_line *line, enum b200_field field, uint8_t format, uint8_t reason) {
+  char text[64];
+  snprintf(text, sizeof text, "%s:%s", b200_format_names[format], b200_reason_names[reason]);
+  b200_line_text(line, field, text);
+}
+
+/* What the cost model says of these calls: as they were done, or where they are observed as `auto` would do them. */
+static void put_model(struct b200_line *line, const struct gemm_key *key, uint64_t calls) {
+  const struct b200_gpu *gpu = b200_gpu_any();
+  bool observed = key->outcome.reason == B200_REASON_OBSERVE;
+  enum b200_format format = (enum b200_format)(observed ? key->outcome.would[0] : key->outcome.format);
+  if (!gpu || format == B200_FORMAT_NATIVE)
+    return;
+  double native = b200_cost_native(&gpu->facts, &key->gemm), narrow = b200_cost_narrow(&gpu->facts, &key->gemm, format);
+  b200_line_uint(line, B200_FIELD_gemm_model_native_ns, (uint64_t)(native * (double)calls));
+  b200_line_uint(line, B200_FIELD_gemm_model_narrow_ns, (uint64_t)(narrow * (double)calls));
+}
+
+static bool flush_gemm(void *context, const void *bytes, uint64_t calls, uint64_t flops) {
+  (void)context;
+  struct gemm_key key;
   struct b200_line line;
-  char ta[2] = {0}, tb[2] = {0};
-  memcpy(&gemm, key, sizeof gemm);
-  ta[0] = gemm.ta;
-  tb[0] = gemm.tb;
+  memcpy(&key, bytes, sizeof key);
+  const struct b200_gemm *gemm = &key.gemm;
   b200_line_begin(&line, B200_RECORD_gemm);
-  b200_line_text(&line, B200_FIELD_gemm_api, b200_api_names[gemm.api]);
-  b200_line_text(&line, B200_FIELD_gemm_role, b200_role_names[gemm.role]);
-  b200_line_text(&line, B200_FIELD_gemm_ta, ta);
-  b200_line_text(&line, B200_FIELD_gemm_tb, tb);
-  b200_line_int(&line, B200_FIELD_gemm_m, gemm.m);
-  b200_line_int(&line, B200_FIELD_gemm_n, gemm.n);
-  b200_line_int(&line, B200_FIELD_gemm_k, gemm.k);
-  b200_line_int(&line, B200_FIELD_gemm_batch, gemm.batch);
-  b200_line_text(&line, B200_FIELD_gemm_a, b200_element_names[gemm.a]);
-  b200_line_text(&line, B200_FIELD_gemm_b, b200_element_names[gemm.b]);
-  b200_line_text(&line, B200_FIELD_gemm_d, b200_element_names[gemm.d]);
-  b200_line_text(&line, B200_FIELD_gemm_compute, b200_compute_names[gemm.compute]);
-  b200_line_text(&line, B200_FIELD_gemm_epilogue, b200_epilogue_names[gemm.epilogue]);
+  b200_line_text(&line, B200_FIELD_gemm_api, b200_api_names[gemm->api]);
+  put_shape(&line, gemm, B200_FIELD_gemm_role);
+  b200_line_text(&line, B200_FIELD_gemm_a, b200_element_names[gemm->a]);
+  b200_line_text(&line, B200_FIELD_gemm_b, b200_element_names[gemm->b]);
+  b200_line_text(&line, B200_FIELD_gemm_d, b200_element_names[gemm->d]);
+  b200_line_text(&line, B200_FIELD_gemm_compute, b200_compute_names[gemm->compute]);
+  b200_line_text(&line, B200_FIELD_gemm_epilogue, b200_epilogue_names[gemm->epilogue]);
+  b200_line_text(&line, B200_FIELD_gemm_plan, b200_format_names[key.outcome.format]);
+  b200_line_text(&line, B200_FIELD_gemm_reason, b200_reason_names[key.outcome.reason]);
+  b200_line_text(&line, B200_FIELD_gemm_wanted, b200_format_names[key.outcome.wanted]);
+  for (int i = 0; i < 3 && key.outcome.reason == B200_REASON_OBSERVE; i++)
+    put_would(&line, B200_FIELD_gemm_would_auto + (enum b200_field)i, key.outcome.would[i], key.outcome.would_reason[i]);
   b200_line_uint(&line, B200_FIELD_gemm_calls, calls);
   b200_line_uint(&line, B200_FIELD_gemm_flops, flops);
+  put_model(&line, &key, calls);
   return put_counts(&line);
+}
+
+static void flush_arenas(struct observation *seen) {
+  struct b200_arena_use use;
+  b200_arena_read(&use);
+  if (use.arenas == 0 || memcmp(&use, &seen->flushed_arenas, sizeof use) == 0)
+    return;
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_workspace);
+  b200_line_uint(&line, B200_FIELD_workspace_bytes, use.bytes);
+  b200_line_uint(&line, B200_FIELD_workspace_capture_bytes, use.capture_bytes);
+  b200_line_uint(&line, B200_FIELD_workspace_arenas, use.arenas);
+  b200_line_uint(&line, B200_FIELD_workspace_limit, use.limit);
+  b200_line_uint(&line, B200_FIELD_workspace_refused, use.refused);
+  if (put_counts(&line))
+    seen->flushed_arenas = use;
+}
+
+struct decisions {
+  uint64_t hash, distinct;
+};
+
+static void add_decision(void *context, const void *bytes) {
+  struct decisions *all = context;
+  struct gemm_key key;
+  memcpy(&key, bytes, sizeof key);
+  const struct b200_facts facts = {.gemm = key.gemm};
+  const struct b200_plan plan = {.format = key.outcome.format, .wanted = key.outcome.wanted, .reason = key.outcome.reason};
+  all->hash += b200_decision_hash(UINT64_C(14695981039346656037), &facts, &plan);
+  all->distinct++;
+}
+
+static void flush_decisions(struct observation *seen) {
+  struct decisions all = {0};
+  char hash[20];
+  if (!b200_gemm_decides())
+    return;
+  b200_tally_each(&seen->gemms, add_decision, &all);
+  if (all.distinct == seen->flushed_decisions)
+    return;
+  snprintf(hash, sizeof hash, "%016llx", (unsigned long long)all.hash);
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_decisions);
+  b200_line_text(&line, B200_FIELD_decisions_hash, hash);
+  b200_line_uint(&line, B200_FIELD_decisions_distinct, all.distinct);
+  if (put_counts(&line))
+    seen->flushed_decisions = all.distinct;
+}
+
+void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, const char *what, bool applied) {
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_guard);
+  put_shape(&line, gemm, B200_FIELD_guard_role);
+  b200_line_text(&line, B200_FIELD_guard_plan, b200_format_names[format]);
+  b200_line_text(&line, B200_FIELD_guard_what, what);
+  b200_line_int(&line, B200_FIELD_guard_applied, applied);
+  b200_line_int(&line, B200_FIELD_guard_step, b200_runtime_step());
+  b200_line_uint(&line, B200_FIELD_guard_t_ns, now_ns(CLOCK_MONOTONIC));
+  put(&line);
 }
 
 /* Key of the tally of collectives: the call without its count. */
@@ -285,7 +396,6 @@ struct coll_key {
   uint8_t zero[B200_TALLY_KEY_BYTES - 6];
 };
 _Static_assert(sizeof(struct coll_key) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
-_Static_assert(sizeof(struct b200_gemm) == B200_TALLY_KEY_BYTES, "one key size for all tallies");
 
 static bool flush_coll(void *context, const void *key, uint64_t calls, uint64_t bytes) {
   (void)context;
@@ -367,6 +477,8 @@ static void flush(void) {
   b200_tally_flush(&seen->gemms, flush_gemm, NULL);
   b200_tally_flush(&seen->colls, flush_coll, NULL);
   flush_owners(seen);
+  flush_arenas(seen);
+  flush_decisions(seen);
   flush_overflow(seen);
   for (int library = 0; library < B200_LIBRARY_COUNT; library++)
     for (size_t i = 0; i < *b200_libraries[library].slot_count; i++)
@@ -546,6 +658,9 @@ static void start(void) {
   rt.step_source = STEPS_FROM_GEMMS;
   atomic_store_explicit(&rt.seen, seen, memory_order_release);
   open_log();
+  struct b200_launch launch;
+  b200_launch_load(&launch);
+  b200_gemm_start(&rt.config, launch.rank, launch.world);
   atomic_store(&rt.state, LIVE);
   b200_libc_observe(rt.config.loss == B200_LOSS_ON);
 }
@@ -586,6 +701,11 @@ static void child_after_fork(void) {
   atomic_store(&rt.coll_bytes, 0);
   atomic_store(&rt.gemm_calls_at_coll, 0);
   atomic_store(&rt.captures, 0);
+  atomic_store(&rt.step, -1);
+  for (int i = 0; i < B200_FORMAT_COUNT; i++) {
+    atomic_store(&rt.format_calls[i], 0);
+    atomic_store(&rt.format_flops[i], 0);
+  }
   rt.ledger_events_asked = 0;
   atomic_store(&rt.early_count, 0);
   b200_libc_forget();
@@ -614,6 +734,28 @@ static bool is_free(pthread_mutex_t *lock) {
   return true;
 }
 
+/* What a user who asked for conversion wants to know of every run. */
+static void say_conversion(void) {
+  uint64_t calls = 0, flops = 0, converted_calls = 0, converted_flops = 0;
+  struct b200_arena_use use;
+  for (int i = 0; i < B200_FORMAT_COUNT; i++) {
+    calls += rt.format_calls[i];
+    flops += rt.format_flops[i];
+    converted_calls += i == B200_FORMAT_NATIVE ? 0 : rt.format_calls[i];
+    converted_flops += i == B200_FORMAT_NATIVE ? 0 : rt.format_flops[i];
+  }
+  if (!b200_gemm_decides() || calls == 0)
+    return;
+  double share = flops ? 100.0 * (double)converted_flops / (double)flops : 0;
+  b200_arena_read(&use);
+  if (rt.config.log_level == B200_LOG_INFO || share < (double)rt.config.min_coverage)
+    say("%.1f %% of GEMM FLOPs converted (%llu of %llu calls: %llu fp8, %llu mxfp8), workspace %llu MiB", share,
+        (unsigned long long)converted_calls, (unsigned long long)calls, (unsigned long long)rt.format_calls[B200_FORMAT_FP8],
+        (unsigned long long)rt.format_calls[B200_FORMAT_MXFP8], (unsigned long long)(use.bytes >> 20));
+  if (share < (double)rt.config.min_coverage)
+    say("WARNING: B200OPT_MIN_COVERAGE=%lld was not reached; `b200opt report` says why", (long long)rt.config.min_coverage);
+}
+
 /* The last things a process does may still call into CUDA: it must find the real functions. No CUDA call of our own here. */
 __attribute__((destructor)) static void ending(void) {
   int state = atomic_exchange(&rt.state, DONE);
@@ -635,6 +777,7 @@ __attribute__((destructor)) static void ending(void) {
   b200_libc_look(true);
   pthread_mutex_unlock(&rt.flush_lock);
   flush();
+  say_conversion();
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_end);
   b200_line_uint(&line, B200_FIELD_end_t_ns, now_ns(CLOCK_MONOTONIC));
@@ -713,7 +856,7 @@ static void add_operation(struct observation *seen, enum step_source source, uin
   pthread_mutex_unlock(&rt.steps_lock);
 }
 
-void b200_runtime_gemm(const struct b200_gemm *gemm) {
+void b200_runtime_gemm(const struct b200_gemm *gemm, const struct b200_outcome *outcome) {
   struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
   uint64_t flops = b200_gemm_flops(gemm);
   if (seen && rt.step_source == STEPS_FROM_GEMMS) {
@@ -725,8 +868,12 @@ void b200_runtime_gemm(const struct b200_gemm *gemm) {
   }
   atomic_fetch_add_explicit(&rt.gemm_calls, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&rt.gemm_flops, flops, memory_order_relaxed);
-  if (seen)
-    b200_tally_add(&seen->gemms, gemm, flops);
+  atomic_fetch_add_explicit(&rt.format_calls[outcome->format], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&rt.format_flops[outcome->format], flops, memory_order_relaxed);
+  if (!seen)
+    return;
+  const struct gemm_key key = {.gemm = *gemm, .outcome = *outcome};
+  b200_tally_add(&seen->gemms, &key, flops);
 }
 
 /* Tells the first gradient bucket of a step, which follows a whole forward pass, from equal ones after it. Coarse (powers of
@@ -855,6 +1002,10 @@ void b200_runtime_unmap(uint64_t address, uint64_t bytes) {
 
 void b200_runtime_capture(int begun) {
   atomic_fetch_add(&rt.captures, begun);
+}
+
+bool b200_runtime_is_capturing(void) {
+  return atomic_load_explicit(&rt.captures, memory_order_relaxed) > 0;
 }
 
 /* ------------------------------------------------------------------------------------------------- output */

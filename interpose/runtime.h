@@ -14,7 +14,7 @@
  * Lock ranks, outermost first; a thread takes a lock only while it holds none of a later rank, and never calls a vendor,
  * dlopen or write with one held:
  *   configuration (held while it is read, once) → flush (what is counted goes to the log) → steps (step detector and its
- *   totals) → ledger (memory/ledger) → writer (record/writer)
+ *   totals) → ledger (memory/ledger) → breaker (exec/gemm.c, when one opens) → writer (record/writer)
  * The lock of the start-up (one thread starts, others go on unobserved until it is done) is a compare-and-swap on the state.
  */
 #ifndef B200_RUNTIME_H
@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "interpose/exec/gemm.h"
 #include "interpose/real.h"
 #include "memory/ledger.h"
 #include "policy/call.h"
@@ -37,9 +38,11 @@ struct b200_call_count {
 struct b200_thread {
   struct b200_thread *next;
   atomic_bool taken;
-  unsigned depth;           /* of intercepted calls on this thread's stack; only depth 0 is the application's */
-  const void *first_caller; /* return address of the first_<name> that is on this thread's stack */
-  uint64_t driver_events;   /* allocations and frees that the driver hooks of this thread have accounted */
+  unsigned depth;             /* of intercepted calls on this thread's stack; only depth 0 is the application's */
+  const void *first_caller;   /* return address of the first_<name> that is on this thread's stack */
+  uint64_t driver_events;     /* allocations and frees that the driver hooks of this thread have accounted */
+  bool shared;                /* serves threads for which no block could be mapped: must not be relied on */
+  struct b200_shapes *shapes; /* GEMMs that this thread has seen (exec/shapes.h) */
   struct b200_call_count counts[B200_SYM_COUNT];
 };
 
@@ -71,7 +74,7 @@ void *b200_runtime_first(enum b200_library library, struct b200_slot *slot);
 void b200_runtime_start(struct b200_slot *slot);
 
 /* Facts of successful calls, from the handlers. */
-void b200_runtime_gemm(const struct b200_gemm *gemm);
+void b200_runtime_gemm(const struct b200_gemm *gemm, const struct b200_outcome *outcome);
 void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *before);
 /* What the job has done up to now. Asks the driver for the memory in use when a step begins here, or may begin here. */
 void b200_runtime_totals(struct b200_totals *out);
@@ -88,6 +91,15 @@ void b200_runtime_unmap(uint64_t address, uint64_t bytes);
 
 /* Streams that are being captured right now: while there are any, nothing is asked of the driver. */
 void b200_runtime_capture(int begun);
+bool b200_runtime_is_capturing(void);
+
+/* The step under way, 0-based within the step detector's present generation; -1 before the first has been found. */
+int64_t b200_runtime_step(void);
+
+/* From interpose/exec: a message, once; a shape taken out of a format (`what`: as in record.def), or that would have been.
+ */
+void b200_runtime_say(const char *text);
+void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, const char *what, bool applied);
 
 /* True when nothing is to be observed, now or later: B200OPT=off, or the process is ending. Reads the configuration once. */
 bool b200_runtime_is_off(void);

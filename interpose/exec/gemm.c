@@ -51,8 +51,8 @@ bool b200_gemm_decides(void) {
 
 /* False when no setting asks for a narrow format: then nothing is loaded into the GPU. */
 static bool may_convert(const struct b200_config *config) {
-  return config->precision != B200_PRECISION_NATIVE || config->fprop > B200_ROLE_NATIVE || config->dgrad > B200_ROLE_NATIVE ||
-         config->wgrad > B200_ROLE_NATIVE || config->rules[0] || config->rules_file[0];
+  return config->precision != B200_PRECISION_NATIVE || config->fprop > B200_ROLE_NATIVE ||
+         config->dgrad > B200_ROLE_NATIVE || config->wgrad > B200_ROLE_NATIVE || config->rules[0] || config->rules_file[0];
 }
 
 void b200_gemm_leave(struct b200_outcome *outcome) {
@@ -411,8 +411,7 @@ static enum b200_reason prepare(struct b200_thread *self, struct work *work, con
     key->facts.flags |= B200_CALL_UNSUPPORTED_KIND;
   if (decides && call->asked && (!call->known || !complete_facts(work, &key->facts)))
     return B200_REASON_BREAKER_VENDOR;
-  work->gpu = b200_gpu_current(work->vendor, exec.config, !b200_runtime_is_capturing(),
-                               decides && may_convert(exec.config));
+  work->gpu = b200_gpu_current(work->vendor, exec.config, !b200_runtime_is_capturing(), decides && may_convert(exec.config));
   if (!work->gpu)
     return work->capture ? B200_REASON_CAPTURE : B200_REASON_KERNELS;
   key->context = work->gpu->context;

@@ -29,8 +29,8 @@ struct b200_gemm_call {
   size_t workspace_bytes;
   int32_t sm_target;
   bool forbids_reduced; /* CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION */
-  bool asked; /* more than shape and types was needed, and asked of the vendor */
-  bool known; /* … who has said all of it; otherwise the call stays as it is */
+  bool asked;           /* more than shape and types was needed, and asked of the vendor */
+  bool known;           /* … who has said all of it; otherwise the call stays as it is */
 };
 
 /* What was decided and done; each field an enum value of policy/plan.h. */

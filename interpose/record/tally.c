@@ -57,3 +57,9 @@ void b200_tally_flush(struct b200_tally *tally, b200_tally_visit visit, void *co
     entry->amount_flushed = amount;
   }
 }
+
+void b200_tally_each(struct b200_tally *tally, void (*visit)(void *context, const void *key), void *context) {
+  for (size_t i = 0; i < B200_TALLY_ENTRIES; i++)
+    if (atomic_load_explicit(&tally->entries[i].state, memory_order_acquire) == READY)
+      visit(context, tally->entries[i].key);
+}

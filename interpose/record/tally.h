@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define B200_TALLY_KEY_BYTES 48
+#define B200_TALLY_KEY_BYTES 64
 #define B200_TALLY_ENTRIES 1024 /* a power of two */
 
 struct b200_tally_entry {
@@ -35,5 +35,8 @@ void b200_tally_add(struct b200_tally *tally, const void *key, uint64_t amount);
  */
 typedef bool (*b200_tally_visit)(void *context, const void *key, uint64_t calls, uint64_t amount);
 void b200_tally_flush(struct b200_tally *tally, b200_tally_visit visit, void *context);
+
+/* Calls `visit` for each key. From any thread. */
+void b200_tally_each(struct b200_tally *tally, void (*visit)(void *context, const void *key), void *context);
 
 #endif
