@@ -32,7 +32,9 @@ endif()
 
 vnode_standin(NAME vnode_cuda SONAME libcuda.so.1 EXPORTS_LIST "${driver_names}" IMPORTS "^cu[A-Z]"
   SOURCES ${runtime_dir}/driver.c ${runtime_dir}/driver_memory.c ${runtime_dir}/driver_virtual.c ${runtime_dir}/driver_pool.c
-          ${runtime_dir}/driver_stream.c ${runtime_dir}/driver_graph.c ${runtime_dir}/common.c ${runtime_dir}/graph_common.c)
+          ${runtime_dir}/driver_stream.c ${runtime_dir}/driver_graph.c ${runtime_dir}/driver_launch.c ${runtime_dir}/common.c
+          ${runtime_dir}/graph_common.c)
+target_link_libraries(vnode_cuda PRIVATE b200_kernels_cpu)
 
 # NVML has no list to follow: what is not here is missing, which its users are made for.
 vnode_standin(NAME vnode_nvml SONAME libnvidia-ml.so.1 EXPORTS_DEFINED "^nvml"
