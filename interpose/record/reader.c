@@ -257,7 +257,9 @@ static bool same_gemm(const struct b200_log_gemm *gemm, const struct b200_log_li
          strcmp(gemm->ta, line->gemm_ta) == 0 && strcmp(gemm->tb, line->gemm_tb) == 0 &&
          strcmp(gemm->a, line->gemm_a) == 0 && strcmp(gemm->b, line->gemm_b) == 0 && strcmp(gemm->d, line->gemm_d) == 0 &&
          strcmp(gemm->compute, line->gemm_compute) == 0 && strcmp(gemm->epilogue, line->gemm_epilogue) == 0 &&
-         strcmp(gemm->plan, line->gemm_plan) == 0 && strcmp(gemm->reason, line->gemm_reason) == 0;
+         strcmp(gemm->plan, line->gemm_plan) == 0 && strcmp(gemm->reason, line->gemm_reason) == 0 &&
+         strcmp(gemm->wanted, line->gemm_wanted) == 0 && strcmp(gemm->would_auto, line->gemm_would_auto) == 0 &&
+         strcmp(gemm->would_fp8, line->gemm_would_fp8) == 0 && strcmp(gemm->would_mxfp8, line->gemm_would_mxfp8) == 0;
 }
 
 static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
@@ -278,6 +280,10 @@ static void add_gemm(struct b200_log *log, const struct b200_log_line *line) {
                                    .epilogue = copy(line->gemm_epilogue),
                                    .plan = copy(line->gemm_plan),
                                    .reason = copy(line->gemm_reason),
+                                   .wanted = copy(line->gemm_wanted),
+                                   .would_auto = copy(line->gemm_would_auto),
+                                   .would_fp8 = copy(line->gemm_would_fp8),
+                                   .would_mxfp8 = copy(line->gemm_would_mxfp8),
                                    .m = line->gemm_m,
                                    .n = line->gemm_n,
                                    .k = line->gemm_k,
@@ -434,6 +440,14 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
     break;
   case B200_RECORD_guard:
     add_guard(log, line);
+    break;
+  case B200_RECORD_workspace:
+    log->workspace = (struct b200_log_workspace){line->workspace_bytes, line->workspace_capture_bytes,
+                                                 line->workspace_arenas, line->workspace_limit, line->workspace_refused};
+    break;
+  case B200_RECORD_decisions:
+    free(log->decisions);
+    log->decisions = copy(line->decisions_hash);
     break;
   case B200_RECORD_coll:
     add_coll(log, line);
@@ -653,8 +667,9 @@ int b200_logs_read(const char *path, struct b200_logs *out) {
 /* ---- freeing */
 
 static void free_gemm(struct b200_log_gemm *gemm) {
-  char *texts[] = {gemm->api, gemm->role,    gemm->ta,       gemm->tb,   gemm->a,     gemm->b,
-                   gemm->d,   gemm->compute, gemm->epilogue, gemm->plan, gemm->reason};
+  char *texts[] = {gemm->api,    gemm->role,   gemm->ta,         gemm->tb,        gemm->a,
+                   gemm->b,      gemm->d,      gemm->compute,    gemm->epilogue,  gemm->plan,
+                   gemm->reason, gemm->wanted, gemm->would_auto, gemm->would_fp8, gemm->would_mxfp8};
   for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
     free(texts[i]);
 }
@@ -674,6 +689,7 @@ static void free_narrow(struct b200_log *log) {
   }
   free(log->audits);
   free(log->guards);
+  free(log->decisions);
 }
 
 static void free_texts(struct b200_log_text *texts, size_t count) {

@@ -50,7 +50,8 @@ struct b200_log_step {
 
 struct b200_log_gemm {
   char *api, *role, *ta, *tb, *a, *b, *d, *compute, *epilogue;
-  char *plan, *reason; /* "" in logs from before conversion, and in the node's */
+  char *plan, *reason, *wanted;               /* "" in logs from before conversion, and in the node's */
+  char *would_auto, *would_fp8, *would_mxfp8; /* "FORMAT:REASON" of calls that were only observed, else "" */
   int64_t m, n, k, batch;
   int64_t calls, flops, model_native_ns, model_narrow_ns;
 };
@@ -66,6 +67,11 @@ struct b200_log_guard {
   char *role, *ta, *tb, *plan, *what;
   int64_t m, n, k, batch;
   int64_t applied, step, t_ns;
+};
+
+/* Device memory for quantised operands, as last written. */
+struct b200_log_workspace {
+  int64_t bytes, capture_bytes, arenas, limit, refused;
 };
 
 struct b200_log_coll {
@@ -123,6 +129,8 @@ struct b200_log {
   struct b200_log_gemm *gemms;
   struct b200_log_audit *audits;
   struct b200_log_guard *guards; /* in file order */
+  struct b200_log_workspace workspace;
+  char *decisions; /* hash over all decisions, as last written; NULL: none was made */
   struct b200_log_coll *colls;
   struct b200_log_alloc *allocs;
   struct b200_log_call *calls;
