@@ -5,7 +5,7 @@ function(b200_add_kernels_cpu name)
   set(folder "${PROJECT_SOURCE_DIR}/interpose/exec")
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.o")
   set(options ${ARGN} -std=c++17 -O3 -g -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-math-errno -ffp-contract=off
-    -Wall -Wextra -Wconversion -Wshadow -Werror -I "${PROJECT_SOURCE_DIR}")
+    -Wall -Wextra -Wconversion -Wshadow -Wno-unknown-pragmas -Werror -I "${PROJECT_SOURCE_DIR}")
   if(B200_SANITIZE)
     list(APPEND options -O1 -fsanitize=${B200_SANITIZE} -fno-omit-frame-pointer)
   endif()

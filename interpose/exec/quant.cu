@@ -42,11 +42,11 @@ constexpr uint32_t infinite = 0x7f800000;
 static_assert(B200_TILE / patch_lines * patches_wide == B200_KERNEL_THREADS, "every thread has one patch");
 static_assert(2 * patch_columns == block_length, "a block of a line is held by threads t and t ^ 1");
 
-/* Source types: how many share a 32-bit word, and what is in it. */
+/* Source types: how many share a 32-bit word, and what is in it; quiet is the bit that makes a NaN of Inf. */
 struct bf16 {
   typedef uint16_t bits;
   static constexpr unsigned per_word = 2;
-  static constexpr uint32_t magnitudes = 0x7fff7fff, infinities = 0x7f807f80;
+  static constexpr uint32_t magnitudes = 0x7fff7fff, infinities = 0x7f807f80, quiet = 0x40;
   B200_METHOD static float to_float(uint32_t element) {
     return as_float(element << 16);
   }
@@ -55,7 +55,7 @@ struct bf16 {
 struct f16 {
   typedef uint16_t bits;
   static constexpr unsigned per_word = 2;
-  static constexpr uint32_t magnitudes = 0x7fff7fff, infinities = 0x7c007c00;
+  static constexpr uint32_t magnitudes = 0x7fff7fff, infinities = 0x7c007c00, quiet = 0x200;
   B200_METHOD static float to_float(uint32_t element) {
     return half_as_float(element);
   }
@@ -64,7 +64,7 @@ struct f16 {
 struct f32 {
   typedef uint32_t bits;
   static constexpr unsigned per_word = 1;
-  static constexpr uint32_t magnitudes = 0x7fffffff, infinities = infinite;
+  static constexpr uint32_t magnitudes = 0x7fffffff, infinities = infinite, quiet = 0x400000;
   B200_METHOD static float to_float(uint32_t element) {
     return as_float(element);
   }
@@ -83,9 +83,11 @@ template <class S> B200_FUNCTION uint32_t element(uint32_t word, unsigned place)
 }
 
 template <class S> B200_FUNCTION void unpack(const vector<S> &in, float out[patch_columns]) {
-  B200_UNROLL for (unsigned i = 0; i < vector<S>::words; i++)
-      B200_UNROLL for (unsigned place = 0; place < S::per_word; place++) out[i * S::per_word + place] =
-          S::to_float(element<S>(in.word[i], place));
+#pragma unroll
+  for (unsigned i = 0; i < vector<S>::words; i++)
+#pragma unroll
+    for (unsigned place = 0; place < S::per_word; place++)
+      out[i * S::per_word + place] = S::to_float(element<S>(in.word[i], place));
 }
 
 /* Larger magnitude, element by element; a NaN is larger than all numbers because bits are compared. */
@@ -110,7 +112,9 @@ template <class S> B200_FUNCTION uint32_t comparable(uint32_t word) {
 
 template <class S> B200_FUNCTION uint32_t largest_magnitude(const vector<S> &in) {
   uint32_t peak = 0;
-  B200_UNROLL for (unsigned i = 0; i < vector<S>::words; i++) peak = larger_elements<S>(peak, comparable<S>(in.word[i]));
+#pragma unroll
+  for (unsigned i = 0; i < vector<S>::words; i++)
+    peak = larger_elements<S>(peak, comparable<S>(in.word[i]));
   return largest_element<S>(peak);
 }
 
@@ -119,12 +123,25 @@ template <class S> B200_FUNCTION uint32_t magnitude_bits(uint32_t magnitude) {
   return as_bits(S::to_float(magnitude));
 }
 
-/* Whether an element is Inf or NaN. Adding the distance from Inf to the sign bit sets that bit exactly then. */
-template <class S> B200_FUNCTION bool has_nonfinite(const vector<S> &in) {
-  constexpr uint32_t signs = ~S::magnitudes, distance = signs - S::infinities;
+/* Makes a NaN of every Inf, which saturation would hide. (In MXFP8 the block's scale does it.) */
+template <class S> B200_FUNCTION void show_infinities(patch<S> &in) {
+  constexpr uint32_t signs = ~S::magnitudes, distance = signs - S::infinities; /* sets the sign bit if added to Inf or NaN */
   uint32_t seen = 0;
-  B200_UNROLL for (unsigned i = 0; i < vector<S>::words; i++) seen |= (in.word[i] & S::magnitudes) + distance;
-  return seen & signs;
+#pragma unroll
+  for (unsigned r = 0; r < patch_lines; r++)
+#pragma unroll
+    for (unsigned i = 0; i < vector<S>::words; i++)
+      seen |= (in.line[r].word[i] & S::magnitudes) + distance;
+  if (!(seen & signs))
+    return;
+#pragma unroll
+  for (unsigned r = 0; r < patch_lines; r++)
+#pragma unroll
+    for (unsigned i = 0; i < vector<S>::words; i++) {
+      uint32_t &word = in.line[r].word[i];
+      uint32_t nonfinite = (((word & S::magnitudes) + distance) & signs) >> (32 / S::per_word - 1);
+      word |= nonfinite * S::quiet;
+    }
 }
 
 /* An operand as it lies in memory: `lines` of `width` contiguous elements, `ld` elements apart. */
@@ -132,6 +149,16 @@ struct matrix {
   const void *start;
   int64_t ld, lines, width;
 };
+
+/* The largest magnitude of each line of a patch. */
+struct line_peaks {
+  uint32_t peak[patch_lines];
+};
+
+/* Of the sixteen elements of a patch's line and those of its neighbour: the 32 of a block of MXFP8. */
+B200_FUNCTION uint32_t larger_of_pair(per_thread<line_peaks> &kept, unsigned t, unsigned r) {
+  return larger(kept[t].peak[r], B200_NEIGHBOUR(kept, t, peak[r]));
+}
 
 B200_FUNCTION matrix by_lines(const b200_operand &in, bool k_fast) {
   return {in.src, in.ld, k_fast ? in.outer : in.k, k_fast ? in.k : in.outer};
@@ -160,9 +187,12 @@ template <class S> B200_FUNCTION const typename S::bits *address(const matrix &m
 }
 
 template <class S> B200_FUNCTION void load_wide(block &block, const void *from, vector<S> &out) {
-  B200_UNROLL for (unsigned i = 0; i < vector<S>::words; i += 4) {
+#pragma unroll
+  for (unsigned i = 0; i < vector<S>::words; i += 4) {
     chunk c = load_chunk(block, static_cast<const uint32_t *>(from) + i);
-    B200_UNROLL for (unsigned j = 0; j < 4; j++) out.word[i + j] = c.word[j];
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++)
+      out.word[i + j] = c.word[j];
   }
 }
 
@@ -179,78 +209,103 @@ B200_FUNCTION void load_line(block &block, const matrix &m, int64_t line, int64_
     load_wide(block, from, out);
     return;
   }
-  B200_UNROLL for (unsigned i = 0; i < vector<S>::words; i++) {
+#pragma unroll
+  for (unsigned i = 0; i < vector<S>::words; i++) {
     out.word[i] = 0;
-    B200_UNROLL for (unsigned place = 0; place < S::per_word; place++) if (i * S::per_word + place < left) out.word[i] |=
-        (uint32_t)load_one(block, from + i * S::per_word + place) << 16 * place;
+#pragma unroll
+    for (unsigned place = 0; place < S::per_word; place++)
+      if (i * S::per_word + place < left)
+        out.word[i] |= (uint32_t)load_one(block, from + i * S::per_word + place) << 16 * place;
   }
 }
 
 template <class S> B200_FUNCTION void load_patch(block &block, const matrix &m, const place &at, patch<S> &out) {
   bool whole = at.line + patch_lines <= m.lines && at.column + patch_columns <= m.width;
   if (whole && is_aligned(address<S>(m, at.line, at.column)) && m.ld * sizeof(typename S::bits) % sizeof(chunk) == 0) {
-    B200_UNROLL for (unsigned r = 0; r < patch_lines; r++)
-        load_wide(block, address<S>(m, at.line + r, at.column), out.line[r]);
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++)
+      load_wide(block, address<S>(m, at.line + r, at.column), out.line[r]);
     return;
   }
-  B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) load_line(block, m, at.line + r, at.column, out.line[r]);
+#pragma unroll
+  for (unsigned r = 0; r < patch_lines; r++)
+    load_line(block, m, at.line + r, at.column, out.line[r]);
 }
 
-/* Scales of sixteen elements: that of the tensor, that of the block that they are in, or one per column. A block's scale is
-   NaN when one of its elements is not finite; a tensor's might be older than the element. */
-struct tensor_scale {
-  static constexpr bool checks = true;
+/* Scales of a patch: one for all of it, one for each line, or one for each column. of_line(r)[i] is that of an element. */
+struct one_scale {
   float value;
+  B200_METHOD one_scale of_line(unsigned) const {
+    return *this;
+  }
   B200_METHOD float operator[](unsigned) const {
     return value;
   }
 };
 
-struct block_scale {
-  static constexpr bool checks = false;
-  float value;
-  B200_METHOD float operator[](unsigned) const {
-    return value;
+struct line_scales {
+  float value[patch_lines];
+  B200_METHOD one_scale of_line(unsigned r) const {
+    return {value[r]};
   }
 };
 
 struct column_scales {
-  static constexpr bool checks = false;
   float value[patch_columns];
+  B200_METHOD const column_scales &of_line(unsigned) const {
+    return *this;
+  }
   B200_METHOD float operator[](unsigned i) const {
     return value[i];
   }
 };
 
-/* x · scale; Inf and NaN become NaN, so that saturation does not hide them. */
-template <class S, class Scale>
-B200_FUNCTION void scaled(const vector<S> &in, const Scale &scale, float out[patch_columns]) {
-  unpack(in, out);
-  if (Scale::checks && has_nonfinite(in)) {
-    B200_UNROLL for (unsigned i = 0; i < patch_columns; i++) out[i] =
-        (as_bits(out[i]) & 0x7fffffff) >= infinite ? as_float(0x7fc00000) : out[i];
-  }
-  B200_UNROLL for (unsigned i = 0; i < patch_columns; i++) out[i] *= scale[i];
-}
-
-template <b200_narrow N, class S, class Scale> B200_FUNCTION chunk quantise_as(const vector<S> &in, const Scale &scale) {
-  float y[patch_columns];
-  scaled(in, scale, y);
+template <b200_narrow N, class S, class Scale> B200_FUNCTION chunk quantise(const vector<S> &in, const Scale &scale) {
+  float x[patch_columns];
+  unpack(in, x);
   chunk out;
-  B200_UNROLL for (unsigned i = 0; i < 4; i++) out.word[i] = narrow4<N>(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
+#pragma unroll
+  for (unsigned i = 0; i < patch_columns; i++)
+    x[i] *= scale[i];
+#pragma unroll
+  for (unsigned i = 0; i < 4; i++)
+    out.word[i] = narrow4<N>(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   return out;
 }
 
-template <class S, class Scale> B200_FUNCTION chunk quantise(uint8_t narrow, const vector<S> &in, const Scale &scale) {
-  return narrow == B200_NARROW_E4M3 ? quantise_as<B200_NARROW_E4M3>(in, scale) : quantise_as<B200_NARROW_E5M2>(in, scale);
+/* Where a launch writes its lines. */
+struct destination {
+  void *start;
+  int64_t ld;
+};
+
+B200_FUNCTION void store_line(block &block, const destination &to, const matrix &m, int64_t line, int64_t column,
+                              const chunk &c) {
+  if (line < m.lines && column < m.width)
+    store_chunk(block, static_cast<unsigned char *>(to.start) + line * to.ld + column, c);
+}
+
+template <class S, class Scale>
+B200_FUNCTION void store_patch(block &block, uint8_t narrow, const destination &to, const matrix &m, const place &at,
+                               const patch<S> &in, const Scale &scale) {
+#pragma unroll
+  for (unsigned r = 0; r < patch_lines; r++)
+    store_line(block, to, m, at.line + r, at.column,
+               narrow == B200_NARROW_E4M3 ? quantise<B200_NARROW_E4M3>(in.line[r], scale.of_line(r))
+                                          : quantise<B200_NARROW_E5M2>(in.line[r], scale.of_line(r)));
 }
 
 /* Column i of the patch as one word, its first line in the lowest byte. */
 template <b200_narrow N, class S>
 B200_FUNCTION void quantise_columns_as(const patch<S> &in, float scale, uint32_t out[patch_columns]) {
-  float y[patch_lines][patch_columns];
-  B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) scaled(in.line[r], tensor_scale{scale}, y[r]);
-  B200_UNROLL for (unsigned i = 0; i < patch_columns; i++) out[i] = narrow4<N>(y[0][i], y[1][i], y[2][i], y[3][i]);
+#pragma unroll
+  for (unsigned i = 0; i < patch_columns; i++) {
+    float x[patch_lines];
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++)
+      x[r] = S::to_float(element<S>(in.line[r].word[i / S::per_word], i % S::per_word)) * scale;
+    out[i] = narrow4<N>(x[0], x[1], x[2], x[3]);
+  }
 }
 
 template <class S>
@@ -259,12 +314,6 @@ B200_FUNCTION void quantise_columns(uint8_t narrow, const patch<S> &in, float sc
     quantise_columns_as<B200_NARROW_E4M3>(in, scale, out);
   else
     quantise_columns_as<B200_NARROW_E5M2>(in, scale, out);
-}
-
-B200_FUNCTION void store_line(block &block, void *dst, int64_t dst_ld, const matrix &m, int64_t line, int64_t column,
-                              const chunk &c) {
-  if (line < m.lines && column < m.width)
-    store_chunk(block, static_cast<unsigned char *>(dst) + line * dst_ld + column, c);
 }
 
 /* E8M0 of a block whose largest magnitude has these FP32 bits. Adding to the bits before the exponent is taken is the
@@ -332,7 +381,8 @@ B200_FUNCTION void count_line(uint8_t narrow, const vector<S> &in, const Scale &
   float x[patch_columns];
   unpack(in, x);
   uint32_t nonfinite = 0, underflown = 0, saturated = 0;
-  B200_UNROLL for (unsigned i = 0; i < patch_columns; i++) {
+#pragma unroll
+  for (unsigned i = 0; i < patch_columns; i++) {
     uint32_t before = as_bits(x[i]) & 0x7fffffff, after = as_bits(x[i] * scale[i]) & 0x7fffffff;
     nonfinite += before >= infinite;
     underflown += before != 0 && after <= vanishing(narrow);
@@ -344,6 +394,14 @@ B200_FUNCTION void count_line(uint8_t narrow, const vector<S> &in, const Scale &
   out.count[ELEMENTS] += (uint32_t)(m.width - column < patch_columns ? m.width - column : patch_columns);
 }
 
+template <class S, class Scale>
+B200_FUNCTION void count_patch(uint8_t narrow, const patch<S> &in, const Scale &scale, const matrix &m, const place &at,
+                               tally &out) {
+#pragma unroll
+  for (unsigned r = 0; r < patch_lines; r++)
+    count_line(narrow, in.line[r], scale.of_line(r), m, at.line + r, at.column, out);
+}
+
 /* One block of 32 along k with this largest magnitude (FP32 bits). */
 B200_FUNCTION void count_block(uint8_t narrow, uint32_t magnitude, float scale, tally &out) {
   float starving = narrow == B200_NARROW_E4M3 ? 0x1p-4f : 0x1p-12f;
@@ -351,16 +409,12 @@ B200_FUNCTION void count_block(uint8_t narrow, uint32_t magnitude, float scale, 
   out.count[STARVED] += magnitude != 0 && as_float(magnitude) * scale < starving;
 }
 
-/* Sums up what the threads of the block counted. pre: B200_SYNC() since `shared` was zeroed. */
-B200_FUNCTION void publish(per_thread<tally> &mine, uint32_t *shared, b200_guard_counters *guard) {
-  B200_THREADS(t) {
-    B200_UNROLL for (unsigned i = 0; i < COUNTERS; i++) shared_add(shared + i, mine[t].count[i]);
-  }
-  B200_SYNC();
-  B200_THREADS(t) {
-    if (t < COUNTERS)
-      global_add(reinterpret_cast<unsigned long long *>(guard) + t, (unsigned long long)shared[t]);
-  }
+template <class S> B200_FUNCTION line_peaks find_line_peaks(const patch<S> &in) {
+  line_peaks out;
+#pragma unroll
+  for (unsigned r = 0; r < patch_lines; r++)
+    out.peak[r] = largest_magnitude(in.line[r]);
+  return out;
 }
 
 /* Largest magnitudes by column, a row for each thread's four lines. */
@@ -371,10 +425,12 @@ template <class S> struct column_peaks {
 
 template <class S> B200_FUNCTION void find_column_peaks(const patch<S> &in, unsigned t, column_peaks<S> &out) {
   uint32_t *to = out.peak[t / patches_wide] + t % patches_wide * vector<S>::words;
-  B200_UNROLL for (unsigned i = 0; i < vector<S>::words; i++) {
+#pragma unroll
+  for (unsigned i = 0; i < vector<S>::words; i++) {
     uint32_t peak = 0;
-    B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) peak =
-        larger_elements<S>(peak, comparable<S>(in.line[r].word[i]));
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++)
+      peak = larger_elements<S>(peak, comparable<S>(in.line[r].word[i]));
     to[i] = peak;
   }
 }
@@ -383,52 +439,110 @@ template <class S> B200_FUNCTION void find_column_peaks(const patch<S> &in, unsi
 template <class S> B200_FUNCTION uint32_t block_peaks(const column_peaks<S> &in, unsigned deep, unsigned word) {
   constexpr unsigned shares = block_length / patch_lines;
   uint32_t peak = 0;
-  B200_UNROLL for (unsigned i = 0; i < shares; i++) peak = larger_elements<S>(peak, in.peak[deep * shares + i][word]);
+#pragma unroll
+  for (unsigned i = 0; i < shares; i++)
+    peak = larger_elements<S>(peak, in.peak[deep * shares + i][word]);
   return peak;
 }
 
-/* What the guard wants to know of a tile that was cast; K_FAST: blocks along k lie in lines, else across them. */
-template <class S, bool K_FAST>
-B200_FUNCTION void guard_cast(per_thread<patch<S>> &held, float scale, const matrix &m, const place &tile, uint8_t narrow,
+/* Which scales thread t's patch of a tile has: the tensor's, or those of MXFP8's blocks, from their exponents. */
+struct of_tensor {
+  float scale;
+  B200_METHOD one_scale operator()(unsigned) const {
+    return {scale};
+  }
+};
+
+struct of_lines {
+  const uint8_t *tile; /* 512 bytes as cuBLASLt has them */
+  B200_METHOD line_scales operator()(unsigned t) const {
+    line_scales out;
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++)
+      out.value[r] = scale_of_exponent(tile[scale_place(t / patches_wide * patch_lines + r, t % patches_wide / 2)]);
+    return out;
+  }
+};
+
+struct of_columns {
+  const uint8_t (*exponents)[B200_TILE]; /* by block of lines and column */
+  B200_METHOD column_scales operator()(unsigned t) const {
+    const uint8_t *e = exponents[t / patches_wide * patch_lines / block_length] + t % patches_wide * patch_columns;
+    column_scales out;
+#pragma unroll
+    for (unsigned i = 0; i < patch_columns; i++)
+      out.value[i] = scale_of_exponent(e[i]);
+    return out;
+  }
+};
+
+/* Number of non-zero blocks of 32 columns, and of starved ones. */
+template <class S>
+B200_FUNCTION void guard_lines(per_thread<patch<S>> &held, uint8_t narrow, float scale, per_thread<tally> &mine) {
+  per_thread<line_peaks> peak;
+  B200_THREADS(t) {
+    peak[t] = find_line_peaks(held[t]);
+  }
+  B200_THREADS(t) {
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++) {
+      uint32_t magnitude = magnitude_bits<S>(larger_of_pair(peak, t, r));
+      if (t % 2 == 0)
+        count_block(narrow, magnitude, scale, mine[t]);
+    }
+  }
+}
+
+/* The same for blocks of 32 lines. */
+template <class S>
+B200_FUNCTION void guard_columns(per_thread<patch<S>> &held, uint8_t narrow, float scale, per_thread<tally> &mine) {
+  B200_SHARED column_peaks<S> peaks;
+  B200_THREADS(t) {
+    find_column_peaks(held[t], t, peaks);
+  }
+  B200_SYNC();
+  B200_THREADS(t) {
+    for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
+      uint32_t word = block_peaks(peaks, item / peaks.words, item % peaks.words);
+#pragma unroll
+      for (unsigned i = 0; i < S::per_word; i++)
+        count_block(narrow, magnitude_bits<S>(element<S>(word, i)), scale, mine[t]);
+    }
+  }
+}
+
+/* What the guard wants to know of a tile. The tile is read again, from a cache as a rule: calls that are sampled pay for it,
+   and the others do not keep it in registers. `scale`: of the tensor; Inf, with which nothing is starved, in MXFP8. */
+template <class S, bool ALONG_LINES, class Scales>
+B200_FUNCTION void guard_tile(block &block, matrix m, const place &tile, uint8_t narrow, const Scales &scales, float scale,
                               b200_guard_counters *guard) {
+  per_thread<patch<S>> held;
   per_thread<tally> mine;
   B200_SHARED uint32_t counts[COUNTERS];
+  hide(m.start);
   B200_THREADS(t) {
     place at = patch_place(tile, t);
     mine[t] = tally();
-    B200_UNROLL for (unsigned r = 0; r < patch_lines; r++)
-        count_line(narrow, held[t].line[r], tensor_scale{scale}, m, at.line + r, at.column, mine[t]);
+    load_patch(block, m, at, held[t]);
+    count_patch(narrow, held[t], scales(t), m, at, mine[t]);
     if (t < COUNTERS)
       counts[t] = 0;
   }
-  if (K_FAST) {
-    per_thread<uint32_t> peak;
-    B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) {
-      B200_THREADS(t) {
-        peak[t] = largest_magnitude(held[t].line[r]);
-      }
-      B200_THREADS(t) {
-        uint32_t magnitude = magnitude_bits<S>(larger_of_pair(peak, t));
-        if (t % 2 == 0)
-          count_block(narrow, magnitude, scale, mine[t]);
-      }
-    }
-  } else {
-    B200_SHARED column_peaks<S> peaks;
-    B200_THREADS(t) {
-      find_column_peaks(held[t], t, peaks);
-    }
-    B200_SYNC();
-    B200_THREADS(t) {
-      for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
-        uint32_t word = block_peaks(peaks, item / peaks.words, item % peaks.words);
-        B200_UNROLL for (unsigned i = 0; i < S::per_word; i++)
-            count_block(narrow, magnitude_bits<S>(element<S>(word, i)), scale, mine[t]);
-      }
-    }
+  if (ALONG_LINES)
+    guard_lines(held, narrow, scale, mine);
+  else
+    guard_columns(held, narrow, scale, mine);
+  B200_SYNC();
+  B200_THREADS(t) {
+#pragma unroll
+    for (unsigned i = 0; i < COUNTERS; i++)
+      shared_add(counts + i, mine[t].count[i]);
   }
   B200_SYNC();
-  publish(mine, counts, guard);
+  B200_THREADS(t) {
+    if (t < COUNTERS)
+      global_add(reinterpret_cast<unsigned long long *>(guard) + t, (unsigned long long)counts[t]);
+  }
 }
 
 B200_FUNCTION void finish_scale(const b200_amax_args &args, uint32_t magnitude) {
@@ -455,7 +569,9 @@ template <class S> B200_FUNCTION void amax(block &block, const b200_amax_args &a
     B200_THREADS(t) {
       patch<S> in;
       load_patch(block, m, patch_place(at, t), in);
-      B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) peak[t] = larger(peak[t], largest_magnitude(in.line[r]));
+#pragma unroll
+      for (unsigned r = 0; r < patch_lines; r++)
+        peak[t] = larger(peak[t], largest_magnitude(in.line[r]));
     }
   }
   B200_SYNC();
@@ -474,16 +590,15 @@ template <class S, bool K_FAST> B200_FUNCTION void cast(block &block, const b200
   const matrix m = by_lines(args.in, K_FAST);
   const place tile = tile_place(m, block.index);
   const float scale = load_one(block, &args.scale->scale);
-  per_thread<patch<S>> held;
   B200_THREADS(t) {
     place at = patch_place(tile, t);
-    load_patch(block, m, at, held[t]);
-    B200_UNROLL for (unsigned r = 0; r < patch_lines; r++)
-        store_line(block, args.dst, args.dst_ld, m, at.line + r, at.column,
-                   quantise(args.narrow, held[t].line[r], tensor_scale{scale}));
+    patch<S> in;
+    load_patch(block, m, at, in);
+    show_infinities(in);
+    store_patch(block, args.narrow, {args.dst, args.dst_ld}, m, at, in, one_scale{scale});
   }
   if (args.guard)
-    guard_cast<S, K_FAST>(held, scale, m, tile, args.narrow, args.guard);
+    guard_tile<S, K_FAST>(block, m, tile, args.narrow, of_tensor{scale}, scale, args.guard);
 }
 
 template <class S> B200_FUNCTION void cast_transpose(block &block, const b200_cast_args &args) {
@@ -491,21 +606,24 @@ template <class S> B200_FUNCTION void cast_transpose(block &block, const b200_ca
   const place tile = tile_place(m, block.index);
   const float scale = load_one(block, &args.scale->scale);
   constexpr unsigned chunks = B200_TILE / sizeof(chunk);
-  per_thread<patch<S>> held;
   /* A row for each column of the tile. Chunk q of row c is kept at q ^ (c / 16): a warp's words, and then its chunks, fall
      into different banks. */
   B200_SHARED alignas(16) uint32_t turned[B200_TILE][B200_TILE / patch_lines];
   B200_THREADS(t) {
+    patch<S> in;
     uint32_t column[patch_columns];
-    load_patch(block, m, patch_place(tile, t), held[t]);
-    quantise_columns(args.narrow, held[t], scale, column);
+    load_patch(block, m, patch_place(tile, t), in);
+    show_infinities(in);
+    quantise_columns(args.narrow, in, scale, column);
     unsigned group = t % patches_wide, word = t / patches_wide;
-    B200_UNROLL for (unsigned i = 0; i < patch_columns; i++)
-        turned[group * patch_columns + i][(word / 4 ^ group) * 4 + word % 4] = column[i];
+#pragma unroll
+    for (unsigned i = 0; i < patch_columns; i++)
+      turned[group * patch_columns + i][(word / 4 ^ group) * 4 + word % 4] = column[i];
   }
   B200_SYNC();
   B200_THREADS(t) {
-    B200_UNROLL for (unsigned item = t; item < B200_TILE * chunks; item += B200_KERNEL_THREADS) {
+#pragma unroll
+    for (unsigned item = t; item < B200_TILE * chunks; item += B200_KERNEL_THREADS) {
       unsigned row = item / chunks, q = item % chunks;
       int64_t line = tile.column + row, column = tile.line + q * sizeof(chunk);
       if (line < m.width && column < m.lines)
@@ -514,93 +632,69 @@ template <class S> B200_FUNCTION void cast_transpose(block &block, const b200_ca
     }
   }
   if (args.guard)
-    guard_cast<S, false>(held, scale, m, tile, args.narrow, args.guard);
+    guard_tile<S, false>(block, m, tile, args.narrow, of_tensor{scale}, scale, args.guard);
 }
 
 /* MXFP8 with blocks of 32 columns of a line. */
 template <class S> B200_FUNCTION void mx_along_lines(block &block, const b200_mx_args &args, const matrix &m) {
   const place tile = tile_place(m, block.index);
   per_thread<patch<S>> held;
-  per_thread<uint32_t> peak;
-  per_thread<tally> mine;
-  B200_SHARED uint32_t counts[COUNTERS];
+  per_thread<line_peaks> peak;
   B200_SHARED alignas(16) uint8_t scales[scale_tile_bytes];
   B200_THREADS(t) {
     load_patch(block, m, patch_place(tile, t), held[t]);
-    mine[t] = tally();
-    if (t < COUNTERS)
-      counts[t] = 0;
+    peak[t] = find_line_peaks(held[t]);
   }
-  B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) {
-    B200_THREADS(t) {
-      peak[t] = largest_magnitude(held[t].line[r]);
-    }
-    B200_THREADS(t) {
-      place at = patch_place(tile, t);
-      uint32_t magnitude = magnitude_bits<S>(larger_of_pair(peak, t));
-      uint32_t e = exponent_of(magnitude, args.narrow, args.rounding);
-      block_scale scale = {scale_of_exponent(e)};
-      store_line(block, args.dst, args.dst_ld, m, at.line + r, at.column, quantise(args.narrow, held[t].line[r], scale));
+  B200_THREADS(t) {
+    line_scales scale;
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++) {
+      uint32_t e = exponent_of(magnitude_bits<S>(larger_of_pair(peak, t, r)), args.narrow, args.rounding);
+      scale.value[r] = scale_of_exponent(e);
       if (t % 2 == 0)
         scales[scale_place(t / patches_wide * patch_lines + r, t % patches_wide / 2)] = (uint8_t)e;
-      if (args.guard) {
-        count_line(args.narrow, held[t].line[r], scale, m, at.line + r, at.column, mine[t]);
-        mine[t].count[BLOCKS] += t % 2 == 0 && magnitude != 0;
-      }
     }
+    store_patch(block, args.narrow, {args.dst, args.dst_ld}, m, patch_place(tile, t), held[t], scale);
   }
   B200_SYNC();
   B200_THREADS(t) {
     store_scales(block, args, tile.line, tile.column, m.width, scales, t);
   }
   if (args.guard)
-    publish(mine, counts, args.guard);
+    guard_tile<S, true>(block, m, tile, args.narrow, of_lines{scales}, as_float(infinite), args.guard);
 }
 
 /* MXFP8 with blocks of 32 lines of a column. */
 template <class S> B200_FUNCTION void mx_across_lines(block &block, const b200_mx_args &args, const matrix &m) {
   const place tile = tile_place(m, block.index);
   per_thread<patch<S>> held;
-  per_thread<tally> mine;
-  B200_SHARED uint32_t counts[COUNTERS];
   B200_SHARED column_peaks<S> peaks;
   B200_SHARED alignas(16) uint8_t exponents[blocks_deep][B200_TILE], scales[scale_tile_bytes];
   B200_THREADS(t) {
     load_patch(block, m, patch_place(tile, t), held[t]);
     find_column_peaks(held[t], t, peaks);
-    mine[t] = tally();
-    if (t < COUNTERS)
-      counts[t] = 0;
   }
   B200_SYNC();
   B200_THREADS(t) {
-    B200_UNROLL for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
+#pragma unroll
+    for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
       unsigned deep = item / peaks.words, first = item % peaks.words * S::per_word;
       uint32_t word = block_peaks(peaks, deep, item % peaks.words);
-      B200_UNROLL for (unsigned i = 0; i < S::per_word; i++) {
-        uint32_t magnitude = magnitude_bits<S>(element<S>(word, i));
-        uint32_t e = exponent_of(magnitude, args.narrow, args.rounding);
+#pragma unroll
+      for (unsigned i = 0; i < S::per_word; i++) {
+        uint32_t e = exponent_of(magnitude_bits<S>(element<S>(word, i)), args.narrow, args.rounding);
         exponents[deep][first + i] = (uint8_t)e;
         scales[scale_place(first + i, deep)] = (uint8_t)e;
-        mine[t].count[BLOCKS] += magnitude != 0;
       }
     }
   }
   B200_SYNC();
   B200_THREADS(t) {
-    place at = patch_place(tile, t);
-    const uint8_t *e = exponents[t / patches_wide * patch_lines / block_length] + t % patches_wide * patch_columns;
-    column_scales scale;
-    B200_UNROLL for (unsigned i = 0; i < patch_columns; i++) scale.value[i] = scale_of_exponent(e[i]);
-    B200_UNROLL for (unsigned r = 0; r < patch_lines; r++) {
-      store_line(block, args.dst, args.dst_ld, m, at.line + r, at.column, quantise(args.narrow, held[t].line[r], scale));
-      if (args.guard)
-        count_line(args.narrow, held[t].line[r], scale, m, at.line + r, at.column, mine[t]);
-    }
+    store_patch(block, args.narrow, {args.dst, args.dst_ld}, m, patch_place(tile, t), held[t], of_columns{exponents}(t));
     store_scales(block, args, tile.column, tile.line, m.lines, scales, t);
   }
   if (args.guard)
-    publish(mine, counts, args.guard);
+    guard_tile<S, false>(block, m, tile, args.narrow, of_columns{exponents}, as_float(infinite), args.guard);
 }
 
 template <class S, bool K_FAST> B200_FUNCTION void mx(block &block, const b200_mx_args &args) {
@@ -629,7 +723,8 @@ template <class S> B200_FUNCTION void error(block &block, const b200_error_args 
         unpack(packed, x);
         load_line(block, reference, at.line + r, at.column, packed);
         unpack(packed, y);
-        B200_UNROLL for (unsigned i = 0; i < patch_columns; i++) {
+#pragma unroll
+        for (unsigned i = 0; i < patch_columns; i++) {
           double difference = (double)x[i] - (double)y[i];
           sums[0][t] += difference * difference;
           sums[1][t] += (double)y[i] * (double)y[i];

@@ -19,7 +19,6 @@
 #define B200_SHARED
 #define B200_THREADS(t) for (unsigned t = 0; t < B200_KERNEL_THREADS; t++)
 #define B200_SYNC() ((void)0)
-#define B200_UNROLL
 
 template <class T> struct per_thread {
   T value[B200_KERNEL_THREADS];
@@ -70,6 +69,8 @@ B200_FUNCTION uint32_t as_bits(float value) {
   return bits;
 }
 
+B200_FUNCTION void hide(const void *&) {}
+
 /* Exact for all 65,536: a product with a power of two moves the exponent, also of subnormals; Inf and NaN get theirs. */
 B200_FUNCTION float half_as_float(uint32_t bits) {
   uint32_t magnitude = bits & 0x7fff;
@@ -111,9 +112,7 @@ template <b200_narrow N> B200_FUNCTION uint32_t narrow4(float a, float b, float 
   return narrow1<N>(a) | narrow1<N>(b) << 8 | narrow1<N>(c) << 16 | narrow1<N>(d) << 24;
 }
 
-B200_FUNCTION uint32_t larger_of_pair(per_thread<uint32_t> &value, unsigned t) {
-  return larger(value[t], value[t ^ 1]);
-}
+#define B200_NEIGHBOUR(kept, t, member) ((kept)[(t) ^ 1].member)
 
 B200_FUNCTION void shared_larger(uint32_t *target, uint32_t value) {
   *target = larger(*target, value);

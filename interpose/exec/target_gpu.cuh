@@ -21,7 +21,6 @@
 #define B200_SHARED __shared__
 #define B200_THREADS(t) for (unsigned t = threadIdx.x, once_ = 1; once_; once_ = 0)
 #define B200_SYNC() __syncthreads()
-#define B200_UNROLL _Pragma("unroll")
 
 template <class T> struct per_thread {
   T value;
@@ -60,6 +59,11 @@ B200_FUNCTION uint32_t as_bits(float value) {
   return __float_as_uint(value);
 }
 
+/* Lets the compiler forget what it knows of a pointer, and of what it loaded from there. */
+B200_FUNCTION void hide(const void *&pointer) {
+  asm volatile("" : "+l"(pointer));
+}
+
 B200_FUNCTION float half_as_float(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
@@ -81,10 +85,8 @@ template <b200_narrow N> B200_FUNCTION uint32_t narrow4(float a, float b, float 
   return low | high << 16;
 }
 
-/* The larger of this thread's value and that of thread t ^ 1. */
-B200_FUNCTION uint32_t larger_of_pair(per_thread<uint32_t> &value, unsigned) {
-  return max(value.value, __shfl_xor_sync(~0u, value.value, 1));
-}
+/* `member` of what thread t ^ 1 keeps in `kept`; every thread of the block asks. */
+#define B200_NEIGHBOUR(kept, t, member) __shfl_xor_sync(~0u, (kept)[t].member, 1)
 
 /* Into shared memory, by every thread of the block. */
 B200_FUNCTION void shared_larger(uint32_t *target, uint32_t value) {
