@@ -26,7 +26,8 @@ static const char doc[] = "Say what a job did, from the logs in LOGDIR.\n"
                           "\n"
                           "EXIT STATUS\n"
                           "  0  read (logs may be partial); with --against, equal in every count and loss\n"
-                          "  1  with --against, something differs; or the node's own count differs\n"
+                          "  1  with --against, something differs; or the node's own count differs; or less\n"
+                          "     was converted than B200OPT_MIN_COVERAGE of the job asked for\n"
                           "  2  wrong arguments\n"
                           "  3  there is nothing to read\n"
                           "\n"
@@ -102,8 +103,7 @@ static json_t *make_report(const struct arguments *arguments) {
   enum loss_source losses = output ? LOSS_FROM_OUTPUT_FIRST : LOSS_FROM_LOG_FIRST;
   json_t *arm = make_arm(arguments->folder, &logs, arguments->run, losses);
   json_t *report = json_pack("{si ss sO so}", "format", 1, "b200opt", B200_VERSION, "report", arm, "notes", json_array());
-  const json_t *node = json_object_get(arm, "node");
-  json_object_set_new(report, "node_check", json_is_object(node) ? report_compare_counts(node, arm) : json_null());
+  json_object_set_new(report, "node_check", report_check_node(arm));
   json_object_set_new(report, "against", json_null());
   json_object_set_new(report, "comparison", json_null());
   add_notes(json_object_get(report, "notes"), &logs);
@@ -142,7 +142,10 @@ int cmd_report(int argc, char **argv) {
   } else {
     report_print(stdout, report, isatty(STDOUT_FILENO));
   }
-  int status = differs(report, "comparison") || differs(report, "node_check") ? B200_EXIT_FINDING : B200_EXIT_OK;
+  const json_t *conversion = json_object_get(json_object_get(report, "report"), "conversion");
+  bool short_of = json_is_false(json_object_get(conversion, "coverage_met"));
+  bool found = differs(report, "comparison") || differs(report, "node_check") || short_of;
+  int status = found ? B200_EXIT_FINDING : B200_EXIT_OK;
   json_decref(report);
   if (fflush(stdout) != 0)
     cmd_fail(B200_EXIT_UNAVAILABLE, "report: cannot write the report");

@@ -47,6 +47,10 @@ check bare.txt bare
 check troubled.txt troubled
 check troubled.json troubled --json
 check against_troubled.txt preloaded --against troubled
+check converted.txt converted
+check converted.json converted --json
+check observed.txt observed
+check observed.json observed --json
 check run.txt preloaded --run demo-1
 check no_run.txt preloaded --run demo-2
 check one_file.txt preloaded/demo-1/node-a-r1-102.jsonl

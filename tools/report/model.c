@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/report/model.h"
 
+#include "tools/report/conversion.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -487,7 +489,9 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   json_object_set_new(arm, "oom", oom_section(counted));
   json_object_set_new(arm, "stacks", stack_section(counted));
   json_object_set_new(arm, "execution", execution_section(&node));
+  json_object_set_new(arm, "conversion", report_conversion(shim.logs, shim.count));
   json_object_set_new(arm, "node", shim.count && node.count ? count_section(&node) : json_null());
+  json_object_set_new(arm, "done", shim.count && node.count ? report_done(shim.logs, shim.count) : json_null());
   free(shim.logs);
   free(node.logs);
   return arm;
@@ -569,6 +573,21 @@ json_t *report_compare_counts(const json_t *against, const json_t *count) {
                 shapes_equal, "collectives", colls, "hbm", without_zeros(hbm, "allocs"), "equal", equal);
   json_decref(shapes);
   return out;
+}
+
+json_t *report_check_node(const json_t *arm) {
+  const json_t *node = json_object_get(arm, "node"), *done = json_object_get(arm, "done");
+  if (!json_is_object(node))
+    return json_null();
+  if (!json_is_object(done))
+    return report_compare_counts(node, arm);
+  json_t *left = json_copy((json_t *)node), *right = json_copy((json_t *)arm);
+  json_object_set_new(left, "gemm", report_done_by_node(json_object_get(node, "gemm"), done));
+  json_object_set(right, "gemm", (json_t *)done);
+  json_t *check = report_compare_counts(left, right);
+  json_decref(left);
+  json_decref(right);
+  return check;
 }
 
 struct point {

@@ -23,4 +23,7 @@ bool report_has_output(const struct b200_logs *logs);
 json_t *report_compare(const json_t *against, const json_t *arm);
 json_t *report_compare_counts(const json_t *against, const json_t *count);
 
+/* The node's own count beside what the library says was asked of cuBLAS and the rest. null when only one of them counted. */
+json_t *report_check_node(const json_t *arm);
+
 #endif

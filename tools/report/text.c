@@ -13,6 +13,7 @@
 #define SHAPES_SHOWN 8
 #define POINTS_SHOWN 10
 #define STACKS_SHOWN 5
+#define GUARDS_SHOWN 8
 
 struct text {
   FILE *out;
@@ -323,6 +324,96 @@ static void print_shapes(const struct text *text, const json_t *gemm) {
     table_line(text, "  ... %zu more shapes (--json has them all)", count - SHAPES_SHOWN);
 }
 
+static void print_would(const struct text *text, const json_t *rows) {
+  size_t i;
+  json_t *row;
+  if (!json_array_size(rows))
+    return;
+  fputc('\n', text->out);
+  table_line(text, "  %-10s %10s  %s", "instead", "converted", "time of all GEMMs by the cost model");
+  json_array_foreach(rows, i, row) {
+    char model[160] = "unknown GPU";
+    double native = real(row, "native_s"), done = real(row, "model_s");
+    if (native > 0 && done > 0)
+      snprintf(model, sizeof(model), "%s, now %s: %.2f times as fast", seconds(done).text, seconds(native).text,
+               native / done);
+    table_line(text, "  %-10.10s %9.1f%%  %s", string(row, "precision"), 100 * real(row, "coverage"), model);
+  }
+}
+
+static void print_shape_event(const struct text *text, const char *label, const json_t *row, const char *what) {
+  char value[256];
+  snprintf(value, sizeof(value), "%s %s%s %" PRId64 " x %" PRId64 " x %" PRId64 " in %s: %s", string(row, "role"),
+           string(row, "ta"), string(row, "tb"), number(row, "m"), number(row, "n"), number(row, "k"), string(row, "plan"),
+           what);
+  line(text, label, value);
+}
+
+static void print_guards(const struct text *text, const json_t *rows) {
+  size_t count = json_array_size(rows);
+  for (size_t i = 0; i < count && i < GUARDS_SHOWN; i++) {
+    const json_t *row = json_array_get(rows, i);
+    char what[128];
+    snprintf(what, sizeof(what), "rank %" PRId64 ", %s, %s %" PRId64, number(row, "rank"), string(row, "what"),
+             json_is_true(json_object_get(row, "applied")) ? "taken out from step"
+                                                           : "not applied, as ranks differed, at step",
+             number(row, "step"));
+    print_shape_event(text, i ? "" : "guard", row, what);
+  }
+  if (count > GUARDS_SHOWN)
+    table_line(text, "          ... %zu more (--json has them all)", count - GUARDS_SHOWN);
+}
+
+static void print_narrow_details(const struct text *text, const json_t *conversion) {
+  char value[256];
+  const json_t *model = json_object_get(conversion, "model"), *audit = json_object_get(conversion, "audit");
+  const json_t *workspace = json_object_get(conversion, "workspace"), *worst = json_object_get(audit, "worst");
+  if (json_is_object(model)) {
+    double native = real(model, "native_s"), narrow = real(model, "narrow_s");
+    snprintf(value, sizeof(value),
+             "%s for the converted GEMMs of all ranks instead of %s, by the cost model: %.2f times as fast",
+             seconds(narrow).text, seconds(native).text, narrow > 0 ? native / narrow : 0);
+    line(text, "gain", value);
+  }
+  if (json_is_object(workspace)) {
+    snprintf(value, sizeof(value), "%s of at most %s on the rank with most; %" PRId64 " calls found no room",
+             bytes(number(workspace, "peak_bytes")).text, bytes(number(workspace, "limit_bytes")).text,
+             number(workspace, "refused"));
+    line(text, "workspace", value);
+  }
+  if (json_is_object(worst)) {
+    snprintf(value, sizeof(value), "relative error %.4g, the largest of %" PRId64 " audited calls", real(worst, "error"),
+             number(audit, "calls"));
+    print_shape_event(text, "audit", worst, value);
+  }
+  print_guards(text, json_object_get(conversion, "guard"));
+  if (json_is_false(json_object_get(conversion, "ranks_agree")))
+    line(text, "ranks", "they did not decide alike: their hashes of decisions differ");
+}
+
+static void print_conversion(const struct text *text, const json_t *conversion) {
+  size_t i;
+  json_t *row;
+  char value[256];
+  if (!json_is_object(conversion))
+    return;
+  heading(text, "What was done with the GEMMs, and why");
+  table_line(text, "  %-8s %-18s %14s %14s %8s", "plan", "reason", "calls", "FLOPs", "share");
+  json_array_foreach(json_object_get(conversion, "rows"), i, row) {
+    table_line(text, "  %-8.8s %-18.18s %14s %14s %7.1f%%", string(row, "plan"), string(row, "reason"),
+               grouped(number(row, "calls")).text, flops(number(row, "flops")).text, 100 * real(row, "share"));
+  }
+  snprintf(value, sizeof(value), "%.1f %% of the FLOPs were converted", 100 * real(conversion, "coverage"));
+  line(text, "coverage", value);
+  if (!json_is_true(json_object_get(conversion, "coverage_met"))) {
+    snprintf(value, sizeof(value), "less than the %" PRId64 " %% that B200OPT_MIN_COVERAGE asks for",
+             number(conversion, "min_coverage_percent"));
+    line(text, "", value);
+  }
+  print_narrow_details(text, conversion);
+  print_would(text, json_object_get(conversion, "would"));
+}
+
 static void print_collectives(const struct text *text, const json_t *rows) {
   size_t i;
   json_t *row;
@@ -530,6 +621,7 @@ void report_print(FILE *out, const json_t *original, bool colour) {
   print_loss(&text, arm);
   print_gemms(&text, json_object_get(arm, "gemm"));
   print_shapes(&text, json_object_get(arm, "gemm"));
+  print_conversion(&text, json_object_get(arm, "conversion"));
   print_collectives(&text, json_object_get(arm, "collectives"));
   print_memory(&text, json_object_get(arm, "hbm"));
   print_stacks(&text, json_object_get(arm, "stacks"));
