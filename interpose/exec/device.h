@@ -28,8 +28,8 @@ struct b200_gpu {
   struct b200_policy policy;
   CUfunction kernels[B200_KERNEL_COUNT];
   bool has_kernels;
-  atomic_bool tested;      /* the self-test is over */
-  _Atomic unsigned passed; /* bit (1 << enum b200_format): its self-test has passed */
+  _Atomic int tested; /* the self-test: not begun, under way, over */
+  unsigned passed;    /* then: bit (1 << enum b200_format) of each format that has passed */
 };
 
 /* The state of the current context. NULL: no context, a state that another thread is making, or one that may not be made now
