@@ -193,11 +193,11 @@ struct wrong {
 
 static void launch_wrongly(void *argument) {
   const struct wrong *wrong = argument;
+  CUfunction function = function_named("b200_mx_f32_kfast");
   struct quantisation q = quantisation_make(NULL);
   size_t bytes = wrong->packed_bytes;
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &q.args, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-  cuLaunchKernel(function_named("b200_mx_f32_kfast"), 1, 1, wrong->grid_z, wrong->threads, 1, 1, wrong->shared_bytes, NULL,
-                 NULL, extra);
+  cuLaunchKernel(function, 1, 1, wrong->grid_z, wrong->threads, 1, 1, wrong->shared_bytes, NULL, NULL, extra);
 }
 
 START_TEST(launches_that_a_kernel_is_not_made_for_end_the_process) {
