@@ -19,6 +19,7 @@ static const struct verb {
     {"dryrun", cmd_dryrun, "the same on a virtual node: no GPU is needed"},
     {"report", cmd_report, "say what a job did, from its logs"},
     {"doctor", cmd_doctor, "say whether the library works here, or in a running process"},
+    {"lint", cmd_lint, "check variables and rules, and show what they do with GEMMs"},
 };
 
 #define VERB_COUNT (sizeof(verbs) / sizeof(verbs[0]))
@@ -109,8 +110,8 @@ int main(int argc, char **argv) {
     return B200_EXIT_OK;
   }
   if (*word)
-    cmd_say("unknown verb '%s' (run, dryrun, report, doctor); see b200opt --help", word);
+    cmd_say("unknown verb '%s' (run, dryrun, report, doctor, lint); see b200opt --help", word);
   else
-    cmd_say("a verb is missing (run, dryrun, report, doctor); see b200opt --help");
+    cmd_say("a verb is missing (run, dryrun, report, doctor, lint); see b200opt --help");
   return B200_EXIT_USAGE;
 }

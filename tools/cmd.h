@@ -11,7 +11,7 @@
 
 enum b200_exit {
   B200_EXIT_OK = 0,
-  B200_EXIT_FINDING = 1,     /* report: a difference; doctor: a problem */
+  B200_EXIT_FINDING = 1,     /* report: a difference; doctor: a problem; lint: a wrong variable or rule */
   B200_EXIT_USAGE = 2,       /* wrong arguments, or wrong variables with B200OPT_STRICT=1 */
   B200_EXIT_UNAVAILABLE = 3, /* what the verb needs is missing: a library, PyTorch, logs, a process */
   B200_EXIT_CANNOT_RUN = 126,
@@ -22,6 +22,7 @@ int cmd_run(int argc, char **argv);
 int cmd_dryrun(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_lint(int argc, char **argv);
 
 /* "b200opt: …\n" on stderr. */
 void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));

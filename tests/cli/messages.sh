@@ -44,8 +44,8 @@ row() {
 
 good=good/bin/b200opt
 # arguments
-row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, doctor); see b200opt --help\n'
-row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, doctor); see b200opt --help\n"
+row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, doctor, lint); see b200opt --help\n'
+row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, doctor, lint); see b200opt --help\n"
 row 2 "$good run" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run A=1 --" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run --gpus 2 -- true" "b200opt: run: unrecognized option '--gpus'\n"
