@@ -15,7 +15,7 @@
 #define SUSTAIN_US 500 /* length of a kernel that has lost half of its `sustain` */
 
 struct cost_gemm {
-  double peak_tflops, fraction, start_us, tile_k;
+  double us_per_flop, start_us, tile_k; /* us_per_flop: of the whole GPU; 0: there is no such format */
 };
 
 struct cost_gpu {
@@ -23,13 +23,15 @@ struct cost_gpu {
   int cc;
   const char *part;
   int sms;
-  double hbm_gb_s, quantise_fraction, gemm_bandwidth, launch_us, tile_128, not_tn, sustain;
+  double quantise_us_per_byte, gemm_us_per_byte, launch_us, per_tile_128, not_tn, sustain;
   struct cost_gemm formats[B200_FORMAT_COUNT];
 };
 
 static const struct cost_gpu gpus[] = {
 #define B200_COST(id, cc, part, sms, hbm, quantise, bandwidth, launch, tile_128, not_tn, sustain, native, fp8, mxfp8)       \
-  {#id, cc, part, sms, hbm, quantise, bandwidth, launch, tile_128, not_tn, sustain, {native, fp8, mxfp8}},
+  {#id, /* rates as their inverses: a decision multiplies */                                                                \
+   cc,           part,   sms,     1 / (hbm * 1e3 * quantise), 1 / (hbm * 1e3 * bandwidth), launch,                          \
+   1 / tile_128, not_tn, sustain, {native, fp8, mxfp8}},
 #include "policy/cost.def"
 #undef B200_COST
 };
@@ -57,22 +59,26 @@ static double ceiling(double value) {
   return whole < value ? whole + 1 : whole;
 }
 
-/* FLOPs of one multiprocessor for each step along k, with tiles of rows × columns: its waves times one tile. */
+/* FLOPs of all multiprocessors for each step along k, with tiles of rows × columns: waves, each as long as one tile. */
 static double wave_flops(const struct b200_gemm *gemm, int rows, int columns, int sms) {
-  double tiles = ceiling((double)gemm->m / rows) * ceiling((double)gemm->n / columns) * (double)gemm->batch;
-  return ceiling(tiles / sms) * 2 * rows * columns;
+  double tiles = ceiling((double)gemm->m * (1.0 / rows)) * ceiling((double)gemm->n * (1.0 / columns)) * (double)gemm->batch;
+  return ceiling(tiles / sms) * sms * 2 * rows * columns;
 }
 
-static double gemm_us(const struct cost_gpu *gpu, int sms, const struct b200_gemm *gemm, enum b200_format format) {
+/* How much longer everything takes on a part with fewer multiprocessors than the row's. */
+static double smaller_part(const struct cost_gpu *gpu, int sms) {
+  return sms == gpu->sms ? 1 : (double)gpu->sms / sms;
+}
+
+static double gemm_us(const struct cost_gpu *gpu, int sms, const struct b200_gemm *gemm, enum b200_format format,
+                      double waves) {
   static const double operand_bytes[B200_FORMAT_COUNT] = {2, 1, 1 + 1.0 / 32};
   const struct cost_gemm *row = &gpu->formats[format];
   double m = (double)gemm->m, n = (double)gemm->n, k = (double)gemm->k, batch = (double)gemm->batch;
-  double wide = wave_flops(gemm, 256, 128, sms), square = wave_flops(gemm, 128, 128, sms) / gpu->tile_128;
-  double compute = (wide < square ? wide : square) * (k + row->tile_k) / (row->peak_tflops * 1e6 / gpu->sms * row->fraction);
+  double compute = waves * (k + row->tile_k) * row->us_per_flop * smaller_part(gpu, sms);
   double bytes =
       batch * ((m + n) * k * operand_bytes[format] + m * n * (double)b200_element_bytes((enum b200_element)gemm->d));
-  double memory = bytes / (gpu->hbm_gb_s * 1e3 * gpu->gemm_bandwidth * sms / gpu->sms);
-  double us = larger(compute, memory);
+  double us = larger(compute, bytes * gpu->gemm_us_per_byte * smaller_part(gpu, sms));
   return row->start_us + us * (1 + gpu->sustain * us / (us + SUSTAIN_US));
 }
 
@@ -84,8 +90,14 @@ static int sms_of(int row, int sms) {
   return sms > 0 ? sms : gpus[row].sms;
 }
 
-double b200_cost_native_ns(int row, int sms, const struct b200_gemm *gemm) {
-  return has_work(gemm) ? 1e3 * gemm_us(&gpus[row], sms_of(row, sms), gemm, B200_FORMAT_NATIVE) : 0;
+double b200_cost_waves(int row, int sms, const struct b200_gemm *gemm) {
+  double wide = wave_flops(gemm, 256, 128, sms_of(row, sms));
+  double square = wave_flops(gemm, 128, 128, sms_of(row, sms)) * gpus[row].per_tile_128;
+  return wide < square ? wide : square;
+}
+
+double b200_cost_native_ns(int row, int sms, const struct b200_gemm *gemm, double waves) {
+  return has_work(gemm) ? 1e3 * gemm_us(&gpus[row], sms_of(row, sms), gemm, B200_FORMAT_NATIVE, waves) : 0;
 }
 
 double b200_cost_quantise_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format) {
@@ -95,29 +107,31 @@ double b200_cost_quantise_ns(int row, int sms, const struct b200_gemm *gemm, enu
   if (!has_work(gemm))
     return 0;
   double elements = (double)gemm->batch * ((double)gemm->m + (double)gemm->n) * (double)gemm->k;
-  double gb_s = gpu->hbm_gb_s * gpu->quantise_fraction * sms_of(row, sms) / gpu->sms;
-  return 1e3 * (2 * kernels[format] * gpu->launch_us + elements * element_bytes[format] / (gb_s * 1e3));
+  double us = elements * element_bytes[format] * gpu->quantise_us_per_byte * smaller_part(gpu, sms_of(row, sms));
+  return 1e3 * (2 * kernels[format] * gpu->launch_us + us);
 }
 
-double b200_cost_narrow_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format, bool tn) {
+double b200_cost_narrow_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format, bool tn, double waves) {
   const struct cost_gpu *gpu = &gpus[row];
-  if (format == B200_FORMAT_NATIVE)
-    return b200_cost_native_ns(row, sms, gemm);
-  if (!has_work(gemm) || gpu->formats[format].peak_tflops <= 0)
+  if (!has_work(gemm) || gpu->formats[format].us_per_flop <= 0)
     return 0;
-  double us = gemm_us(gpu, sms_of(row, sms), gemm, format);
+  double us = gemm_us(gpu, sms_of(row, sms), gemm, format, waves);
   if (!tn && !(gemm->ta != 'N' && gemm->tb == 'N'))
     us *= gpu->not_tn;
   return 1e3 * us + b200_cost_quantise_ns(row, sms, gemm, format);
 }
 
 double b200_cost_native(const struct b200_device *device, const struct b200_gemm *gemm) {
-  return b200_cost_native_ns(b200_cost_row(device), device->sms, gemm);
+  int row = b200_cost_row(device);
+  return b200_cost_native_ns(row, device->sms, gemm, b200_cost_waves(row, device->sms, gemm));
 }
 
 double b200_cost_narrow(const struct b200_device *device, const struct b200_gemm *gemm, enum b200_format format) {
   bool tn = device->cc < 100 || device->cc >= 120;
-  return b200_cost_narrow_ns(b200_cost_row(device), device->sms, gemm, format, tn);
+  int row = b200_cost_row(device);
+  if (format == B200_FORMAT_NATIVE)
+    return b200_cost_native(device, gemm);
+  return b200_cost_narrow_ns(row, device->sms, gemm, format, tn, b200_cost_waves(row, device->sms, gemm));
 }
 
 double b200_cost_quantise(const struct b200_device *device, const struct b200_gemm *gemm, enum b200_format format) {

@@ -9,9 +9,13 @@
 int b200_cost_row(const struct b200_device *device);
 const char *b200_cost_row_name(int row);
 
-/* Times as b200_cost_*() of plan.h; sms: of the device, 0 for the row's own. `tn`: as in struct b200_plan. */
-double b200_cost_native_ns(int row, int sms, const struct b200_gemm *gemm);
-double b200_cost_narrow_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format, bool tn);
+/* What the times of a GEMM in all formats have in common: the FLOPs of the waves of tiles, per step along k. */
+double b200_cost_waves(int row, int sms, const struct b200_gemm *gemm);
+
+/* Times as b200_cost_*() of plan.h; sms: of the device, 0 for the row's own; waves: of this GEMM. `tn`: as in struct
+   b200_plan. 0: there is no such format, or no work. */
+double b200_cost_native_ns(int row, int sms, const struct b200_gemm *gemm, double waves);
+double b200_cost_narrow_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format, bool tn, double waves);
 double b200_cost_quantise_ns(int row, int sms, const struct b200_gemm *gemm, enum b200_format format);
 
 #endif

@@ -206,8 +206,9 @@ static uint64_t saturating_multiply(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX / 4 : product < UINT64_MAX / 4 ? product : UINT64_MAX / 4;
 }
 
+/* unit: a power of two. */
 static uint64_t round_up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
+  return (value + unit - 1) & ~(unit - 1);
 }
 
 uint64_t b200_quantised_bytes(enum b200_format format, int64_t outer, int64_t k) {
@@ -229,7 +230,7 @@ static bool fit_workspace(struct b200_plan *plan, const struct b200_gemm *gemm, 
   int64_t length = plan->cut_rows ? gemm->m : gemm->n;
   uint64_t kept = b200_quantised_bytes(format, plan->cut_rows ? gemm->n : gemm->m, gemm->k);
   uint64_t both = kept + b200_quantised_bytes(format, length, gemm->k);
-  if (both <= room / (uint64_t)gemm->batch)
+  if (both <= room && (gemm->batch == 1 || both <= room / (uint64_t)gemm->batch))
     return true;
   uint64_t tile = b200_quantised_bytes(format, 128, gemm->k), next = b200_quantised_bytes(format, 256, gemm->k) - tile;
   if (gemm->batch != 1 || kept > room || tile > room - kept)
@@ -247,15 +248,16 @@ static struct b200_plan native(enum b200_format wanted, enum b200_reason reason)
   return (struct b200_plan){.format = B200_FORMAT_NATIVE, .wanted = (uint8_t)wanted, .reason = (uint8_t)reason, .cuts = 1};
 }
 
-static void estimate(const struct b200_policy *policy, const struct b200_gemm *gemm, struct b200_plan *plan) {
+static void estimate(const struct b200_policy *policy, const struct b200_gemm *gemm, double waves, struct b200_plan *plan) {
   enum b200_format format = (enum b200_format)plan->format;
   plan->tn = format == B200_FORMAT_FP8 && needs_tn(&policy->device, gemm);
-  plan->native_ns = (float)b200_cost_native_ns(policy->cost_row, policy->device.sms, gemm);
-  plan->narrow_ns = (float)b200_cost_narrow_ns(policy->cost_row, policy->device.sms, gemm, format, plan->tn);
+  plan->narrow_ns = (float)b200_cost_narrow_ns(policy->cost_row, policy->device.sms, gemm, format, plan->tn, waves);
 }
 
 /* Steps 8 and 9, and what the format means for the operands. */
-static struct b200_plan convert(const struct b200_policy *policy, const struct b200_gemm *gemm, struct b200_plan plan) {
+static struct b200_plan convert(const struct b200_policy *policy, const struct b200_gemm *gemm, double waves,
+                                struct b200_plan plan) {
+  plan.native_ns = (float)b200_cost_native_ns(policy->cost_row, policy->device.sms, gemm, waves);
   bool gradient = gemm->role == B200_ROLE_DGRAD || gemm->role == B200_ROLE_WGRAD; /* B is dY */
   struct b200_plan left = native((enum b200_format)plan.wanted, B200_REASON_TOO_SLOW);
   left.native_ns = plan.native_ns;
@@ -285,24 +287,26 @@ static struct b200_plan decide_format(const struct b200_policy *policy, const st
   } else if (reason != NO_REASON) {
     return native(format, reason);
   }
-  estimate(policy, &facts->gemm, &plan);
-  return convert(policy, &facts->gemm, plan);
+  double waves = b200_cost_waves(policy->cost_row, policy->device.sms, &facts->gemm);
+  estimate(policy, &facts->gemm, waves, &plan);
+  return convert(policy, &facts->gemm, waves, plan);
 }
 
 /* The fastest of the formats that are left; without one, the reason of the format that got furthest. */
 static struct b200_plan decide_auto(const struct b200_policy *policy, const struct b200_facts *facts, b200_demoted demoted) {
   struct b200_plan best = native(B200_FORMAT_NATIVE, B200_REASON_OFF);
+  double waves = b200_cost_waves(policy->cost_row, policy->device.sms, &facts->gemm);
   for (enum b200_format format = B200_FORMAT_FP8; format < B200_FORMAT_COUNT; format++) {
     struct b200_plan plan = {.format = (uint8_t)format, .wanted = (uint8_t)format, .reason = B200_REASON_CONVERTED};
     enum b200_reason reason = format_reason(policy, facts, format, demoted);
     if (reason != NO_REASON)
       plan = native(format, reason);
     else
-      estimate(policy, &facts->gemm, &plan);
+      estimate(policy, &facts->gemm, waves, &plan);
     if (plan.reason > best.reason || (plan.reason == B200_REASON_CONVERTED && plan.narrow_ns < best.narrow_ns))
       best = plan;
   }
-  return best.reason == B200_REASON_CONVERTED ? convert(policy, &facts->gemm, best) : best;
+  return best.reason == B200_REASON_CONVERTED ? convert(policy, &facts->gemm, waves, best) : best;
 }
 
 struct b200_plan b200_decide_as(const struct b200_policy *policy, int precision, const struct b200_facts *facts,
