@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interpose/record/reader.h"
 #include "policy/config.h"
+#include "policy/rules.h"
 #include "tools/cmd.h"
 #include "tools/doctor/process.h"
 #include "tools/doctor/stacks.h"
@@ -249,8 +250,13 @@ static void check_surroundings(const struct patient *patient) {
 }
 
 static void check_variables(struct patient *patient) {
+  static struct b200_rule rules[B200_RULES_MAX];
+  char complaint[2048];
+  int rule_count;
   for (int i = 0; i < patient->config.complaint_count; i++)
     problem(patient, "variable", "%s", patient->config.complaints[i]);
+  if (!b200_rules_load(&patient->config, rules, B200_RULES_MAX, &rule_count, complaint, sizeof(complaint)))
+    problem(patient, "variable", "%s", complaint);
   for (int i = 0; i < B200_ENV_JOB_COUNT; i++) {
     enum b200_env_index index = (enum b200_env_index)i;
     char value[B200_CONFIG_TEXT_BYTES], origin[B200_CONFIG_TEXT_BYTES + 16];

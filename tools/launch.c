@@ -4,6 +4,7 @@
 #include "interpose/record/reader.h"
 #include "policy/config.h"
 #include "policy/loss_scan.h"
+#include "policy/rules.h"
 #include "tools/cmd.h"
 
 #include <ctype.h>
@@ -178,6 +179,16 @@ static int check_pattern(const struct b200_config *config) {
   return 0;
 }
 
+static int check_rules(const struct b200_config *config) {
+  static struct b200_rule rules[B200_RULES_MAX];
+  char complaint[2048];
+  int count;
+  if (b200_rules_load(config, rules, B200_RULES_MAX, &count, complaint, sizeof(complaint)))
+    return 0;
+  cmd_say("%s", complaint);
+  return 1;
+}
+
 void launch_check_environment(void) {
   static struct b200_config config;
   b200_config_load(&config);
@@ -185,7 +196,7 @@ void launch_check_environment(void) {
     cmd_say("%s", config.complaints[i]);
   if (config.complaints_dropped)
     cmd_say("%d more of this kind", config.complaints_dropped);
-  int complaints = config.complaint_count + check_node_variables() + check_pattern(&config);
+  int complaints = config.complaint_count + check_node_variables() + check_pattern(&config) + check_rules(&config);
   if (complaints && config.strict)
     cmd_fail(B200_EXIT_USAGE, "the job is not started: a variable is wrong and B200OPT_STRICT is 1");
 }

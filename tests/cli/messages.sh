@@ -106,6 +106,10 @@ row 0 "$good run B200OPT_PRECISON=observe -- true" \
   'b200opt: unknown variable B200OPT_PRECISON is ignored; the nearest known one is B200OPT_PRECISION\n'
 row 0 "$good run 'B200OPT_LOSS_REGEX=loss .*?([0-9]+)' -- true" \
   "b200opt: B200OPT_LOSS_REGEX: 'loss .*?([0-9]+)' is not usable: a repetition cannot follow another (lazy *? and possessive ++ are not POSIX); using the built-in forms\n"
+row 0 "$good run 'B200OPT_RULES=k<64:bf17' -- true" \
+  "b200opt: B200OPT_RULES: column 6: 'bf17' is not an action (accepted: native, bf16, fp8, mxfp8, auto, inherit); no rule is in place\n"
+row 2 "$good run B200OPT_STRICT=1 B200OPT_RULES=k -- true" \
+  "b200opt: B200OPT_RULES: column 2: '' after k is not a comparison (accepted: = != < <= > >=); no rule is in place\nb200opt: the job is not started: a variable is wrong and B200OPT_STRICT is 1\n"
 row 0 "$good run B200OPT_LOSS_REGEX=loss -- true" \
   "b200opt: B200OPT_LOSS_REGEX: 'loss' is not usable: it has no group (...) for the loss; using the built-in forms\n"
 row 0 "$good run B200OPT_VNODE_GPUS=0 -- true" "b200opt: B200OPT_VNODE_GPUS: '0' is not accepted (accepted: 1..8)\n"
