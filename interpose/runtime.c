@@ -69,6 +69,8 @@ static struct b200_runtime {
   _Atomic uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes;
   _Atomic uint64_t gemm_calls_at_coll; /* when the last collective was issued */
   _Atomic(enum step_source) step_source;
+  _Atomic uint64_t bad_samples, audits;
+  _Atomic double worst_audit;
   _Atomic int64_t step; /* b200_runtime_step() */
   _Atomic uint64_t format_calls[B200_FORMAT_COUNT], format_flops[B200_FORMAT_COUNT];
   uint64_t ledger_events_asked; /* events that the last question to the driver has seen */
@@ -242,6 +244,7 @@ static void step_found(void *context, const struct b200_step *step) {
   const struct b200_totals *start = &step->start, *end = &step->end;
   struct b200_line line;
   atomic_store_explicit(&rt.step, (int64_t)step->index + 1, memory_order_relaxed);
+  b200_gemm_step();
   b200_line_begin(&line, B200_RECORD_step);
   b200_line_uint(&line, B200_FIELD_step_gen, step->generation);
   b200_line_uint(&line, B200_FIELD_step_step, step->index);
@@ -284,7 +287,8 @@ static void put_shape(struct b200_line *line, const struct b200_gemm *gemm, enum
     b200_line_int(line, role + 3 + (enum b200_field)i, sizes[i]);
 }
 _Static_assert(B200_FIELD_gemm_batch == B200_FIELD_gemm_role + 6 && B200_FIELD_audit_batch == B200_FIELD_audit_role + 6 &&
-                   B200_FIELD_guard_batch == B200_FIELD_guard_role + 6,
+                   B200_FIELD_guard_batch == B200_FIELD_guard_role + 6 &&
+                   B200_FIELD_sample_batch == B200_FIELD_sample_role + 6,
                "role ta tb m n k batch, in a row");
 
 static void put_would(struct b200_line *line, enum b200_field field, uint8_t format, uint8_t reason) {
@@ -386,6 +390,37 @@ void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, c
   b200_line_int(&line, B200_FIELD_guard_applied, applied);
   b200_line_int(&line, B200_FIELD_guard_step, b200_runtime_step());
   b200_line_uint(&line, B200_FIELD_guard_t_ns, now_ns(CLOCK_MONOTONIC));
+  put(&line);
+}
+
+void b200_runtime_bad_sample(const struct b200_gemm *gemm, enum b200_format format, const char *verdict) {
+  struct b200_line line;
+  atomic_fetch_add(&rt.bad_samples, 1);
+  b200_line_begin(&line, B200_RECORD_sample);
+  put_shape(&line, gemm, B200_FIELD_sample_role);
+  b200_line_text(&line, B200_FIELD_sample_plan, b200_format_names[format]);
+  b200_line_text(&line, B200_FIELD_sample_verdict, verdict);
+  b200_line_int(&line, B200_FIELD_sample_step, b200_runtime_step());
+  put(&line);
+}
+
+/* NaN is worse than any number. */
+static void remember_worst(double error) {
+  double worst = atomic_load(&rt.worst_audit);
+  while (!(error <= worst) && worst == worst && !atomic_compare_exchange_weak(&rt.worst_audit, &worst, error))
+    ;
+}
+
+void b200_runtime_audit(const struct b200_gemm *gemm, enum b200_format format, double error) {
+  struct b200_line line;
+  bool finite = error - error == 0;
+  atomic_fetch_add(&rt.audits, 1);
+  remember_worst(error);
+  b200_line_begin(&line, B200_RECORD_audit);
+  put_shape(&line, gemm, B200_FIELD_audit_role);
+  b200_line_text(&line, B200_FIELD_audit_plan, b200_format_names[format]);
+  b200_line_uint(&line, B200_FIELD_audit_calls, 1);
+  b200_line_real(&line, B200_FIELD_audit_error, finite ? error : -1);
   put(&line);
 }
 
@@ -752,6 +787,8 @@ static void say_conversion(void) {
     say("%.1f %% of GEMM FLOPs converted (%llu of %llu calls: %llu fp8, %llu mxfp8), workspace %llu MiB", share,
         (unsigned long long)converted_calls, (unsigned long long)calls, (unsigned long long)rt.format_calls[B200_FORMAT_FP8],
         (unsigned long long)rt.format_calls[B200_FORMAT_MXFP8], (unsigned long long)(use.bytes >> 20));
+  if (rt.audits > 0)
+    say("%llu calls audited, largest relative error %.3g", (unsigned long long)rt.audits, rt.worst_audit);
   if (share < (double)rt.config.min_coverage)
     say("WARNING: B200OPT_MIN_COVERAGE=%lld was not reached; `b200opt report` says why", (long long)rt.config.min_coverage);
 }

@@ -100,6 +100,9 @@ int64_t b200_runtime_step(void);
  */
 void b200_runtime_say(const char *text);
 void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, const char *what, bool applied);
+/* … one bad sample of the guard, and the error of an audited call. */
+void b200_runtime_bad_sample(const struct b200_gemm *gemm, enum b200_format format, const char *verdict);
+void b200_runtime_audit(const struct b200_gemm *gemm, enum b200_format format, double error);
 
 /* True when nothing is to be observed, now or later: B200OPT=off, or the process is ending. Reads the configuration once. */
 bool b200_runtime_is_off(void);

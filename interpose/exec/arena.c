@@ -111,27 +111,30 @@ static bool grow(const struct b200_vendor *vendor, struct b200_arena *arena, CUd
 /* Calls of a stream that go without after its memory was refused: asking costs the driver's time each time. */
 enum { PAUSE_CALLS = 1000 };
 
-static bool has_room(const struct b200_vendor *vendor, struct b200_arena *arena, CUdevice device, uint64_t bytes) {
+static bool has_room(const struct b200_vendor *vendor, struct b200_arena *arena, CUdevice device, uint64_t bytes,
+                     uint64_t wish) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (arena->bytes >= bytes)
+  if (arena->bytes >= bytes && arena->bytes >= wish)
     return true;
   if (arena->pause > 0) {
     arena->pause--;
-    return false;
+    return arena->bytes >= bytes;
   }
   bool grown = false;
   if (vendor->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS) {
-    grown = grow(vendor, arena, device, bytes);
+    grown = grow(vendor, arena, device, wish > bytes ? wish : bytes);
+    if (!grown && arena->bytes < bytes)
+      grow(vendor, arena, device, bytes);
     vendor->cuThreadExchangeStreamCaptureMode(&mode);
   }
   arena->pause = grown ? 0 : PAUSE_CALLS;
-  return grown;
+  return arena->bytes >= bytes;
 }
 
 struct b200_arena *b200_arena_take(const struct b200_vendor *vendor, CUcontext context, CUdevice device, uint64_t stream,
-                                   uint64_t capture, uint64_t bytes) {
+                                   uint64_t capture, uint64_t bytes, uint64_t wish) {
   struct b200_arena *arena = find(context, stream, capture);
-  if (arena && has_room(vendor, arena, device, bytes))
+  if (arena && has_room(vendor, arena, device, bytes, wish))
     return arena;
   if (arena)
     b200_arena_give_back(arena);

@@ -38,11 +38,11 @@ struct b200_arena {
 /* Bound of all arenas together, in bytes. Before the first b200_arena_take(). */
 void b200_arena_limit(uint64_t bytes);
 
-/* Takes an arena of the stream with at least `bytes` mapped. NULL: no memory, the bound, or too many streams; counted in
-   `refused`. pre: `context` is current. `capture`: id of the capture that the stream is in, else 0. Memory is asked for in
-   relaxed capture mode: this or another thread may be capturing. */
+/* Takes an arena of the stream with at least `bytes` mapped, and `wish`, if more, where that is possible. NULL: no memory,
+   the bound, or too many streams; counted in `refused`. pre: `context` is current. `capture`: id of the capture that the
+   stream is in, else 0. Memory is asked for in relaxed capture mode: this or another thread may be capturing. */
 struct b200_arena *b200_arena_take(const struct b200_vendor *vendor, CUcontext context, CUdevice device, uint64_t stream,
-                                   uint64_t capture, uint64_t bytes);
+                                   uint64_t capture, uint64_t bytes, uint64_t wish);
 void b200_arena_give_back(struct b200_arena *arena);
 
 struct b200_arena_use {

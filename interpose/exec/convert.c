@@ -238,20 +238,22 @@ static bool run_pieces(const struct b200_work *work, struct b200_conversion *con
   struct b200_side *a = &conversion->a, *b = &conversion->b;
   struct b200_tensor_scale *scale_a = (struct b200_tensor_scale *)(base + SCALE_A);
   struct b200_tensor_scale *scale_b = (struct b200_tensor_scale *)(base + SCALE_B);
+  struct b200_guard_counters *guard_a = work->sample ? &work->sample->device->a : NULL;
+  struct b200_guard_counters *guard_b = work->sample ? &work->sample->device->b : NULL;
   if (work->plan.format == B200_FORMAT_FP8 &&
       (!find_scale(work, a, call->a, scale_a) || !find_scale(work, b, call->b, scale_b)))
     return false;
-  if (!a->cut && !quantise(work, a, call->a, 0, gemm->m, base, scale_a, work->guard_a))
+  if (!a->cut && !quantise(work, a, call->a, 0, gemm->m, base, scale_a, guard_a))
     return false;
-  if (!b->cut && !quantise(work, b, call->b, 0, gemm->n, base, scale_b, work->guard_b))
+  if (!b->cut && !quantise(work, b, call->b, 0, gemm->n, base, scale_b, guard_b))
     return false;
   for (uint32_t i = 0; i < conversion->cuts; i++) {
     bool last = i + 1 == conversion->cuts;
     int64_t from = (int64_t)i * conversion->piece;
     int64_t count = last ? last_length(conversion, conversion->cut_rows ? gemm->m : gemm->n) : conversion->piece;
-    if (a->cut && !quantise(work, a, call->a, from, count, base, scale_a, work->guard_a))
+    if (a->cut && !quantise(work, a, call->a, from, count, base, scale_a, guard_a))
       return false;
-    if (b->cut && !quantise(work, b, call->b, from, count, base, scale_b, work->guard_b))
+    if (b->cut && !quantise(work, b, call->b, from, count, base, scale_b, guard_b))
       return false;
     if (!multiply(work, conversion, base, from, last))
       return false;
@@ -259,26 +261,47 @@ static bool run_pieces(const struct b200_work *work, struct b200_conversion *con
   return true;
 }
 
-/* CONVERTED, or why not. Until the first multiply() nothing of the job's was written; after it, the pieces that were are
-   written again by the original call, which does not read them (decide() leaves accumulating GEMMs uncut). */
-enum b200_reason b200_convert(const struct b200_work *work) {
+/* Until the first multiply() nothing of the job's was written; after it, the pieces that were are written again by the
+   original call, which does not read them (accumulating GEMMs are left uncut). */
+static bool run(const struct b200_work *work, const struct b200_arena *arena) {
+  struct b200_sample *sample = work->sample;
+  uint64_t left = arena->bytes - work->conversion->bytes;
+  bool fits = sample && left >= b200_watch_bytes(sample, work->call);
+  void *reference = fits ? (void *)(arena->base + work->conversion->bytes) : NULL;
+  if (sample)
+    b200_watch_before(sample, work->vendor, work->call, reference);
+  bool done = run_pieces(work, work->conversion, arena->base);
+  if (sample && done)
+    b200_watch_after(sample, work->vendor, work->gpu, work->call, (enum b200_format)work->plan.format, reference);
+  return done;
+}
+
+static enum b200_reason convert(const struct b200_work *work) {
   struct b200_conversion *conversion = work->conversion;
+  CUstream queue = (CUstream)work->call->stream;
   unsigned long long stream = 0;
   if (conversion->state == B200_CONVERSION_UNMADE) {
     enum b200_product_result made = make_conversion(work, conversion);
     if (made != B200_PRODUCT_READY)
       return made == B200_PRODUCT_NO_ALGORITHM ? B200_REASON_BREAKER_HEURISTIC : B200_REASON_BREAKER_VENDOR;
   }
-  if (work->vendor->cuStreamGetId((CUstream)work->call->stream, &stream) != CUDA_SUCCESS)
+  if (work->vendor->cuStreamGetId(queue, &stream) != CUDA_SUCCESS)
     return B200_REASON_BREAKER_VENDOR;
-  struct b200_arena *arena =
-      b200_arena_take(work->vendor, work->gpu->context, work->gpu->ordinal, stream, work->capture, conversion->bytes);
+  uint64_t more = work->sample ? b200_watch_bytes(work->sample, work->call) : 0;
+  struct b200_arena *arena = b200_arena_take(work->vendor, work->gpu->context, work->gpu->ordinal, stream, work->capture,
+                                             conversion->bytes, conversion->bytes + more);
   if (!arena)
     return B200_REASON_NO_MEMORY;
   if (!arena->prepared)
-    arena->prepared =
-        work->vendor->cuMemsetD8Async(arena->base, 0, HEADER_BYTES, (CUstream)work->call->stream) == CUDA_SUCCESS;
-  bool done = arena->prepared && run_pieces(work, conversion, arena->base);
+    arena->prepared = work->vendor->cuMemsetD8Async(arena->base, 0, HEADER_BYTES, queue) == CUDA_SUCCESS;
+  bool done = arena->prepared && run(work, arena);
   b200_arena_give_back(arena);
   return done ? B200_REASON_CONVERTED : B200_REASON_BREAKER_VENDOR;
+}
+
+enum b200_reason b200_convert(const struct b200_work *work) {
+  enum b200_reason reason = convert(work);
+  if (work->sample)
+    b200_watch_end(work->sample);
+  return reason;
 }

@@ -9,6 +9,7 @@
 #include "interpose/exec/device.h"
 #include "interpose/exec/gemm.h"
 #include "interpose/exec/shapes.h"
+#include "interpose/exec/watch.h"
 
 /* One call under way. */
 struct b200_work {
@@ -17,9 +18,9 @@ struct b200_work {
   struct b200_gpu *gpu;
   struct b200_conversion *conversion; /* of the plan's format; made here when it is not */
   struct b200_plan plan;
-  uint64_t capture;                              /* id, 0: none */
-  uint8_t mx_rounding;                           /* enum b200_mx_rounding */
-  struct b200_guard_counters *guard_a, *guard_b; /* of a sampled call, in device memory; NULL */
+  uint64_t capture;           /* id, 0: none */
+  uint8_t mx_rounding;        /* enum b200_mx_rounding */
+  struct b200_sample *sample; /* a call that is looked at; NULL */
 };
 
 /* What cuBLASLt's algorithms may want: what PyTorch gives on these GPUs, and NVIDIA recommends. */

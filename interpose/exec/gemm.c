@@ -16,6 +16,7 @@ static struct {
   int rank, world;
   pthread_mutex_t breaker_lock;
   struct b200_breaker breaker;
+  _Atomic uint64_t converted;
   _Atomic uint64_t epoch; /* changes when the breaker's answers may */
 } exec = {.breaker_lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -92,6 +93,56 @@ static void remember_failure(const struct b200_work *work, enum b200_reason reas
   atomic_fetch_add_explicit(&exec.epoch, 1, memory_order_release);
   if (is_new)
     b200_runtime_guard(&work->call->facts.gemm, (enum b200_format)work->plan.format, b200_reason_names[reason], true);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ watching */
+
+/* Of the converted calls of a shape, the first and then each of so many is looked at: every other step of a model of 32
+   layers. */
+enum { GUARD_EVERY = 64 };
+
+static const char *const verdicts[] = {
+    [B200_VERDICT_STARVED] = "starved", [B200_VERDICT_ERROR] = "error", [B200_VERDICT_NONFINITE] = "nonfinite"};
+
+static void take_guard(const struct b200_gemm *gemm, enum b200_format format, const struct b200_guard_sample *a,
+                       const struct b200_guard_sample *b, const struct b200_guard_shadow *shadow) {
+  enum b200_verdict verdict = b200_guard_verdict(format, (enum b200_role)gemm->role, a, b, shadow);
+  pthread_mutex_lock(&exec.breaker_lock);
+  b200_breaker_sample(&exec.breaker, gemm, format, verdict);
+  pthread_mutex_unlock(&exec.breaker_lock);
+  if (verdict != B200_VERDICT_GOOD)
+    b200_runtime_bad_sample(gemm, format, verdicts[verdict]);
+}
+
+static const struct b200_watch_sink sink = {.guard = take_guard, .audit = b200_runtime_audit};
+
+static void told(void *context, const struct b200_gemm *gemm, enum b200_format format, bool applied) {
+  (void)context;
+  b200_runtime_guard(gemm, format, "guard", applied);
+}
+
+void b200_gemm_step(void) {
+  if (!exec.config)
+    return;
+  pthread_mutex_lock(&exec.breaker_lock);
+  bool any = exec.breaker.pending > 0;
+  if (any)
+    b200_breaker_step(&exec.breaker, exec.world <= 1, told, NULL);
+  pthread_mutex_unlock(&exec.breaker_lock);
+  if (any)
+    atomic_fetch_add_explicit(&exec.epoch, 1, memory_order_release);
+}
+
+/* Whether this call is looked at; `out` is filled then. */
+static bool pick_sample(const struct b200_work *work, struct b200_shape *shape, struct b200_sample *out) {
+  const struct b200_config *config = exec.config;
+  uint32_t calls = shape->calls++;
+  if (work->capture || (config->guard == B200_GUARD_OFF && config->audit_every == 0))
+    return false;
+  bool audit = config->audit_every > 0 &&
+               atomic_fetch_add_explicit(&exec.converted, 1, memory_order_relaxed) % (uint64_t)config->audit_every == 0;
+  bool guard = config->guard != B200_GUARD_OFF && calls % GUARD_EVERY == 0;
+  return (audit || guard) && b200_watch_begin(out, work->vendor, work->gpu, work->call, calls, audit);
 }
 
 static void observe(const struct b200_work *work, struct b200_shape *shape, const struct b200_facts *facts,
@@ -171,6 +222,8 @@ bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *ca
     observe(&work, shape, &key.facts, outcome);
     return false;
   }
+  if (!b200_runtime_is_capturing())
+    b200_watch_poll(work.vendor, &sink);
   plan_shape(&work, shape, &key.facts);
   work.plan = shape->plan;
   outcome->wanted = work.plan.wanted;
@@ -179,7 +232,10 @@ bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *ca
     return false;
   work.conversion = &shape->conversions[work.plan.format - 1];
   work.mx_rounding = (uint8_t)exec.config->mx_round;
+  struct b200_sample sample;
   reason = obstacle(&work);
+  if (reason == B200_REASON_CONVERTED && pick_sample(&work, shape, &sample))
+    work.sample = &sample;
   if (reason == B200_REASON_CONVERTED)
     reason = b200_convert(&work);
   if (reason != B200_REASON_CONVERTED) {

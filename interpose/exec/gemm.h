@@ -47,6 +47,9 @@ void b200_gemm_start(const struct b200_config *config, int rank, int world);
 /* True: carried out, the job's call has succeeded. False: make the original call. */
 bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *call, struct b200_outcome *outcome);
 
+/* A step begins: what the guard has decided since the last one takes effect. */
+void b200_gemm_step(void);
+
 /* The outcome of a call through an entry point that is only counted. */
 void b200_gemm_leave(struct b200_outcome *outcome);
 

@@ -195,7 +195,7 @@ static bool prepare(struct test *test, struct b200_arena **arena) {
       vendor->cuStreamGetId(test->stream, &id) != CUDA_SUCCESS ||
       vendor->cuMemHostAlloc(&host, sizeof *test->host, 0) != CUDA_SUCCESS)
     return false;
-  *arena = b200_arena_take(vendor, test->gpu->context, test->gpu->ordinal, id, 0, sizeof *test->device);
+  *arena = b200_arena_take(vendor, test->gpu->context, test->gpu->ordinal, id, 0, sizeof *test->device, 0);
   if (!*arena)
     return false;
   test->host = host;
