@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# b200_add_kernels_cpu(NAME [option…]): the executor with its kernels as a static library. The C compiler compiles the C++ (no
-# exceptions, no runtime type information, no library), so that whoever links it stays a C program without libstdc++.
-function(b200_add_kernels_cpu name)
+# b200_add_kernels_cpu(NAME STATIC|SHARED [option…]): the executor with its kernels. The C compiler compiles the C++ (no exceptions,
+# no runtime type information, no library), so that whoever links it stays a C program without libstdc++.
+function(b200_add_kernels_cpu name type)
   set(folder "${PROJECT_SOURCE_DIR}/interpose/exec")
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.o")
-  set(options ${ARGN} -std=c++17 -O3 -g -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-math-errno -ffp-contract=off
-    -Wall -Wextra -Wconversion -Wshadow -Wno-unknown-pragmas -Werror -I "${PROJECT_SOURCE_DIR}")
+  set(options -std=c++17 -O3 -g -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-math-errno -ffp-contract=off
+    -Wall -Wextra -Wconversion -Wshadow -Wno-unknown-pragmas -Werror -I "${PROJECT_SOURCE_DIR}" ${ARGN})
   if(B200_SANITIZE)
     list(APPEND options -O1 -fsanitize=${B200_SANITIZE} -fno-omit-frame-pointer)
   endif()
@@ -13,8 +13,8 @@ function(b200_add_kernels_cpu name)
     OUTPUT "${object}"
     COMMAND "${CMAKE_C_COMPILER}" -x c++ ${options} -MD -MF "${object}.d" -MT "${object}" -c "${folder}/cpu.cc" -o "${object}"
     DEPFILE "${object}.d" DEPENDS "${folder}/cpu.cc" VERBATIM)
-  add_library(${name} STATIC "${folder}/quant.c" "${object}")
+  add_library(${name} ${type} "${folder}/quant.c" "${object}")
   target_link_libraries(${name} PUBLIC b200_flags m)
 endfunction()
 
-b200_add_kernels_cpu(b200_kernels_cpu)
+b200_add_kernels_cpu(b200_kernels_cpu STATIC)

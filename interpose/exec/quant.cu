@@ -118,6 +118,14 @@ template <class S> B200_FUNCTION uint32_t largest_magnitude(const vector<S> &in)
   return largest_element<S>(peak);
 }
 
+/* Largest magnitude, column by column, of what was found so far and of a line's elements. */
+template <class S> B200_FUNCTION vector<S> larger_vector(vector<S> peaks, const vector<S> &in) {
+#pragma unroll
+  for (unsigned i = 0; i < vector<S>::words; i++)
+    peaks.word[i] = larger_elements<S>(peaks.word[i], comparable<S>(in.word[i]));
+  return peaks;
+}
+
 /* FP32 bits of a magnitude of type S. */
 template <class S> B200_FUNCTION uint32_t magnitude_bits(uint32_t magnitude) {
   return as_bits(S::to_float(magnitude));
@@ -149,16 +157,6 @@ struct matrix {
   const void *start;
   int64_t ld, lines, width;
 };
-
-/* The largest magnitude of each line of a patch. */
-struct line_peaks {
-  uint32_t peak[patch_lines];
-};
-
-/* Of the sixteen elements of a patch's line and those of its neighbour: the 32 of a block of MXFP8. */
-B200_FUNCTION uint32_t larger_of_pair(per_thread<line_peaks> &kept, unsigned t, unsigned r) {
-  return larger(kept[t].peak[r], B200_NEIGHBOUR(kept, t, peak[r]));
-}
 
 B200_FUNCTION matrix by_lines(const b200_operand &in, bool k_fast) {
   return {in.src, in.ld, k_fast ? in.outer : in.k, k_fast ? in.k : in.outer};
@@ -394,14 +392,6 @@ B200_FUNCTION void count_line(uint8_t narrow, const vector<S> &in, const Scale &
   out.count[ELEMENTS] += (uint32_t)(m.width - column < patch_columns ? m.width - column : patch_columns);
 }
 
-template <class S, class Scale>
-B200_FUNCTION void count_patch(uint8_t narrow, const patch<S> &in, const Scale &scale, const matrix &m, const place &at,
-                               tally &out) {
-#pragma unroll
-  for (unsigned r = 0; r < patch_lines; r++)
-    count_line(narrow, in.line[r], scale.of_line(r), m, at.line + r, at.column, out);
-}
-
 /* One block of 32 along k with this largest magnitude (FP32 bits). */
 B200_FUNCTION void count_block(uint8_t narrow, uint32_t magnitude, float scale, tally &out) {
   float starving = narrow == B200_NARROW_E4M3 ? 0x1p-4f : 0x1p-12f;
@@ -409,64 +399,45 @@ B200_FUNCTION void count_block(uint8_t narrow, uint32_t magnitude, float scale, 
   out.count[STARVED] += magnitude != 0 && as_float(magnitude) * scale < starving;
 }
 
-template <class S> B200_FUNCTION line_peaks find_line_peaks(const patch<S> &in) {
-  line_peaks out;
-#pragma unroll
-  for (unsigned r = 0; r < patch_lines; r++)
-    out.peak[r] = largest_magnitude(in.line[r]);
-  return out;
-}
-
-/* Largest magnitudes by column, a row for each thread's four lines. */
+/* Shared by a block: the largest magnitudes by column, a row for each thread's four lines. */
 template <class S> struct column_peaks {
-  static constexpr unsigned words = B200_TILE / S::per_word;
+  static constexpr unsigned words = B200_TILE / S::per_word, shares = block_length / patch_lines;
   alignas(16) uint32_t peak[B200_TILE / patch_lines][words];
+
+  B200_METHOD void put(unsigned t, const vector<S> &peaks) {
+#pragma unroll
+    for (unsigned i = 0; i < vector<S>::words; i++)
+      peak[t / patches_wide][t % patches_wide * vector<S>::words + i] = peaks.word[i];
+  }
+
+  /* Of block `deep` of 32 lines, one word of columns. */
+  B200_METHOD uint32_t of_block(unsigned deep, unsigned word) const {
+    uint32_t out = 0;
+#pragma unroll
+    for (unsigned i = 0; i < shares; i++)
+      out = larger_elements<S>(out, peak[deep * shares + i][word]);
+    return out;
+  }
 };
 
-template <class S> B200_FUNCTION void find_column_peaks(const patch<S> &in, unsigned t, column_peaks<S> &out) {
-  uint32_t *to = out.peak[t / patches_wide] + t % patches_wide * vector<S>::words;
-#pragma unroll
-  for (unsigned i = 0; i < vector<S>::words; i++) {
-    uint32_t peak = 0;
-#pragma unroll
-    for (unsigned r = 0; r < patch_lines; r++)
-      peak = larger_elements<S>(peak, comparable<S>(in.line[r].word[i]));
-    to[i] = peak;
-  }
-}
-
-/* The same of block `deep` of 32 lines: one word of columns. */
-template <class S> B200_FUNCTION uint32_t block_peaks(const column_peaks<S> &in, unsigned deep, unsigned word) {
-  constexpr unsigned shares = block_length / patch_lines;
-  uint32_t peak = 0;
-#pragma unroll
-  for (unsigned i = 0; i < shares; i++)
-    peak = larger_elements<S>(peak, in.peak[deep * shares + i][word]);
-  return peak;
-}
-
-/* Which scales thread t's patch of a tile has: the tensor's, or those of MXFP8's blocks, from their exponents. */
+/* The scales of line r of thread t's patch: the tensor's, or those of MXFP8's blocks, from their exponents. */
 struct of_tensor {
   float scale;
-  B200_METHOD one_scale operator()(unsigned) const {
+  B200_METHOD one_scale operator()(unsigned, unsigned) const {
     return {scale};
   }
 };
 
 struct of_lines {
   const uint8_t *tile; /* 512 bytes as cuBLASLt has them */
-  B200_METHOD line_scales operator()(unsigned t) const {
-    line_scales out;
-#pragma unroll
-    for (unsigned r = 0; r < patch_lines; r++)
-      out.value[r] = scale_of_exponent(tile[scale_place(t / patches_wide * patch_lines + r, t % patches_wide / 2)]);
-    return out;
+  B200_METHOD one_scale operator()(unsigned t, unsigned r) const {
+    return {scale_of_exponent(tile[scale_place(t / patches_wide * patch_lines + r, t % patches_wide / 2)])};
   }
 };
 
 struct of_columns {
   const uint8_t (*exponents)[B200_TILE]; /* by block of lines and column */
-  B200_METHOD column_scales operator()(unsigned t) const {
+  B200_METHOD column_scales operator()(unsigned t, unsigned = 0) const {
     const uint8_t *e = exponents[t / patches_wide * patch_lines / block_length] + t % patches_wide * patch_columns;
     column_scales out;
 #pragma unroll
@@ -476,62 +447,57 @@ struct of_columns {
   }
 };
 
-/* Number of non-zero blocks of 32 columns, and of starved ones. */
-template <class S>
-B200_FUNCTION void guard_lines(per_thread<patch<S>> &held, uint8_t narrow, float scale, per_thread<tally> &mine) {
-  per_thread<line_peaks> peak;
-  B200_THREADS(t) {
-    peak[t] = find_line_peaks(held[t]);
-  }
-  B200_THREADS(t) {
-#pragma unroll
-    for (unsigned r = 0; r < patch_lines; r++) {
-      uint32_t magnitude = magnitude_bits<S>(larger_of_pair(peak, t, r));
-      if (t % 2 == 0)
-        count_block(narrow, magnitude, scale, mine[t]);
-    }
-  }
-}
-
-/* The same for blocks of 32 lines. */
-template <class S>
-B200_FUNCTION void guard_columns(per_thread<patch<S>> &held, uint8_t narrow, float scale, per_thread<tally> &mine) {
-  B200_SHARED column_peaks<S> peaks;
-  B200_THREADS(t) {
-    find_column_peaks(held[t], t, peaks);
-  }
-  B200_SYNC();
-  B200_THREADS(t) {
-    for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
-      uint32_t word = block_peaks(peaks, item / peaks.words, item % peaks.words);
-#pragma unroll
-      for (unsigned i = 0; i < S::per_word; i++)
-        count_block(narrow, magnitude_bits<S>(element<S>(word, i)), scale, mine[t]);
-    }
-  }
-}
-
-/* What the guard wants to know of a tile. The tile is read again, from a cache as a rule: calls that are sampled pay for it,
-   and the others do not keep it in registers. `scale`: of the tensor; Inf, with which nothing is starved, in MXFP8. */
+/*
+ * What the guard wants to know of a tile. The tile is read again, from a cache as a rule, and line by line: calls that are
+ * sampled pay for it, and the others do not keep it in registers. `scale`: of the tensor; Inf, with which nothing is
+ * starved, in MXFP8.
+ */
 template <class S, bool ALONG_LINES, class Scales>
 B200_FUNCTION void guard_tile(block &block, matrix m, const place &tile, uint8_t narrow, const Scales &scales, float scale,
                               b200_guard_counters *guard) {
-  per_thread<patch<S>> held;
   per_thread<tally> mine;
+  per_thread<vector<S>> column;
+  per_thread<uint32_t> peak;
+  B200_SHARED column_peaks<S> peaks;
   B200_SHARED uint32_t counts[COUNTERS];
   hide(m.start);
   B200_THREADS(t) {
-    place at = patch_place(tile, t);
     mine[t] = tally();
-    load_patch(block, m, at, held[t]);
-    count_patch(narrow, held[t], scales(t), m, at, mine[t]);
+    column[t] = vector<S>();
     if (t < COUNTERS)
       counts[t] = 0;
   }
-  if (ALONG_LINES)
-    guard_lines(held, narrow, scale, mine);
-  else
-    guard_columns(held, narrow, scale, mine);
+#pragma unroll 1
+  for (unsigned r = 0; r < patch_lines; r++) {
+    B200_THREADS(t) {
+      place at = patch_place(tile, t);
+      vector<S> in;
+      load_line(block, m, at.line + r, at.column, in);
+      count_line(narrow, in, scales(t, r), m, at.line + r, at.column, mine[t]);
+      peak[t] = largest_magnitude(in);
+      column[t] = larger_vector(column[t], in);
+    }
+    if (ALONG_LINES)
+      B200_THREADS(t) {
+        uint32_t magnitude = larger(peak[t], B200_NEIGHBOUR(peak, t));
+        if (t % 2 == 0)
+          count_block(narrow, magnitude_bits<S>(magnitude), scale, mine[t]);
+      }
+  }
+  if (!ALONG_LINES) {
+    B200_THREADS(t) {
+      peaks.put(t, column[t]);
+    }
+    B200_SYNC();
+    B200_THREADS(t) {
+      for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
+        uint32_t word = peaks.of_block(item / peaks.words, item % peaks.words);
+#pragma unroll
+        for (unsigned i = 0; i < S::per_word; i++)
+          count_block(narrow, magnitude_bits<S>(element<S>(word, i)), scale, mine[t]);
+      }
+    }
+  }
   B200_SYNC();
   B200_THREADS(t) {
 #pragma unroll
@@ -639,17 +605,20 @@ template <class S> B200_FUNCTION void cast_transpose(block &block, const b200_ca
 template <class S> B200_FUNCTION void mx_along_lines(block &block, const b200_mx_args &args, const matrix &m) {
   const place tile = tile_place(m, block.index);
   per_thread<patch<S>> held;
-  per_thread<line_peaks> peak;
+  per_thread<uint32_t> peak[patch_lines];
   B200_SHARED alignas(16) uint8_t scales[scale_tile_bytes];
   B200_THREADS(t) {
     load_patch(block, m, patch_place(tile, t), held[t]);
-    peak[t] = find_line_peaks(held[t]);
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++)
+      peak[r][t] = largest_magnitude(held[t].line[r]);
   }
   B200_THREADS(t) {
     line_scales scale;
 #pragma unroll
     for (unsigned r = 0; r < patch_lines; r++) {
-      uint32_t e = exponent_of(magnitude_bits<S>(larger_of_pair(peak, t, r)), args.narrow, args.rounding);
+      uint32_t magnitude = larger(peak[r][t], B200_NEIGHBOUR(peak[r], t));
+      uint32_t e = exponent_of(magnitude_bits<S>(magnitude), args.narrow, args.rounding);
       scale.value[r] = scale_of_exponent(e);
       if (t % 2 == 0)
         scales[scale_place(t / patches_wide * patch_lines + r, t % patches_wide / 2)] = (uint8_t)e;
@@ -672,14 +641,18 @@ template <class S> B200_FUNCTION void mx_across_lines(block &block, const b200_m
   B200_SHARED alignas(16) uint8_t exponents[blocks_deep][B200_TILE], scales[scale_tile_bytes];
   B200_THREADS(t) {
     load_patch(block, m, patch_place(tile, t), held[t]);
-    find_column_peaks(held[t], t, peaks);
+    vector<S> column = vector<S>();
+#pragma unroll
+    for (unsigned r = 0; r < patch_lines; r++)
+      column = larger_vector(column, held[t].line[r]);
+    peaks.put(t, column);
   }
   B200_SYNC();
   B200_THREADS(t) {
 #pragma unroll
     for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
       unsigned deep = item / peaks.words, first = item % peaks.words * S::per_word;
-      uint32_t word = block_peaks(peaks, deep, item % peaks.words);
+      uint32_t word = peaks.of_block(deep, item % peaks.words);
 #pragma unroll
       for (unsigned i = 0; i < S::per_word; i++) {
         uint32_t e = exponent_of(magnitude_bits<S>(element<S>(word, i)), args.narrow, args.rounding);
@@ -705,32 +678,40 @@ template <class S, bool K_FAST> B200_FUNCTION void mx(block &block, const b200_m
     mx_across_lines<S>(block, args, m);
 }
 
-/* FP64 throughout: squares of FP32 elements overflow FP32. */
+/* Squares and sums in FP64: those of FP32 elements overflow FP32. */
 template <class S> B200_FUNCTION void error(block &block, const b200_error_args &args) {
   const matrix d = {args.d, args.ldd, args.n, args.m}, reference = {args.reference, args.ldr, args.n, args.m};
   const uint32_t count = tiles(args.n) * tiles(args.m);
+  per_thread<double> difference, size;
   B200_SHARED double sums[2][B200_KERNEL_THREADS];
   B200_THREADS(t) {
-    sums[0][t] = sums[1][t] = 0;
+    difference[t] = size[t] = 0;
   }
-  for (uint32_t tile = block.index; tile < count; tile += block.count)
+  for (uint32_t tile = block.index; tile < count; tile += block.count) {
+    place start = tile_place(d, tile);
     B200_THREADS(t) {
-      place at = patch_place(tile_place(d, tile), t);
+      place at = patch_place(start, t);
+#pragma unroll 1
       for (unsigned r = 0; r < patch_lines; r++) {
-        vector<S> packed;
+        vector<S> ours, theirs;
         float x[patch_columns], y[patch_columns];
-        load_line(block, d, at.line + r, at.column, packed);
-        unpack(packed, x);
-        load_line(block, reference, at.line + r, at.column, packed);
-        unpack(packed, y);
+        load_line(block, d, at.line + r, at.column, ours);
+        load_line(block, reference, at.line + r, at.column, theirs);
+        unpack(ours, x);
+        unpack(theirs, y);
 #pragma unroll
         for (unsigned i = 0; i < patch_columns; i++) {
-          double difference = (double)x[i] - (double)y[i];
-          sums[0][t] += difference * difference;
-          sums[1][t] += (double)y[i] * (double)y[i];
+          double apart = x[i] - y[i], y64 = y[i];
+          difference[t] += apart * apart;
+          size[t] += y64 * y64;
         }
       }
     }
+  }
+  B200_THREADS(t) {
+    sums[0][t] = difference[t];
+    sums[1][t] = size[t];
+  }
   for (unsigned half = B200_KERNEL_THREADS / 2; half > 0; half /= 2) {
     B200_SYNC();
     B200_THREADS(t) {

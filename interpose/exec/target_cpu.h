@@ -112,7 +112,7 @@ template <b200_narrow N> B200_FUNCTION uint32_t narrow4(float a, float b, float 
   return narrow1<N>(a) | narrow1<N>(b) << 8 | narrow1<N>(c) << 16 | narrow1<N>(d) << 24;
 }
 
-#define B200_NEIGHBOUR(kept, t, member) ((kept)[(t) ^ 1].member)
+#define B200_NEIGHBOUR(kept, t) ((kept)[(t) ^ 1])
 
 B200_FUNCTION void shared_larger(uint32_t *target, uint32_t value) {
   *target = larger(*target, value);

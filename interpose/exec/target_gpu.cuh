@@ -85,8 +85,8 @@ template <b200_narrow N> B200_FUNCTION uint32_t narrow4(float a, float b, float 
   return low | high << 16;
 }
 
-/* `member` of what thread t ^ 1 keeps in `kept`; every thread of the block asks. */
-#define B200_NEIGHBOUR(kept, t, member) __shfl_xor_sync(~0u, (kept)[t].member, 1)
+/* What thread t ^ 1 keeps; every thread of the block asks. */
+#define B200_NEIGHBOUR(kept, t) __shfl_xor_sync(~0u, (kept)[t], 1)
 
 /* Into shared memory, by every thread of the block. */
 B200_FUNCTION void shared_larger(uint32_t *target, uint32_t value) {
