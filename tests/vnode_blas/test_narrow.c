@@ -558,8 +558,8 @@ START_TEST(scales_that_cannot_be_read) {
 }
 END_TEST
 
-/* D = sD · (…), amax of what sD multiplies. */
-START_TEST(narrow_results) {
+/* E5M2, which E4M3 × E4M3 cannot give. Scale and amax of D: test_cublaslt.c. */
+START_TEST(e5m2_results) {
   use_gpu("b200");
   struct product x = {.recipe = recipe_named("fp8 e5m2"),
                       .trans_a = 'T',
@@ -583,7 +583,7 @@ int main(void) {
   tcase_add_loop_test(cases, padding_of_scales, 0, COUNT(tiled_recipes));
   tcase_add_test(cases, ends_of_scale_formats);
   tcase_add_loop_test(cases, scales_that_cannot_be_read, 0, 5);
-  tcase_add_test(cases, narrow_results);
+  tcase_add_test(cases, e5m2_results);
   suite_add_tcase(suite, cases);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -34,7 +34,7 @@ static struct function *function_of(CUfunction function) {
 static struct function *function_named(const char *name) {
   pthread_mutex_lock(&functions_lock);
   struct function *function = functions;
-  while (function && strcmp(function->name, name))
+  while (function && strcmp(function->name, name) != 0)
     function = function->next;
   if (!function && (function = malloc(sizeof *function))) {
     *function = (struct function){.name = strdup(name), .kernel = b200_kernel_find(name), .next = functions};
