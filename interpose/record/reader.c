@@ -441,6 +441,9 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
   case B200_RECORD_guard:
     add_guard(log, line);
     break;
+  case B200_RECORD_sample:
+    log->bad_samples = b200_add(log->bad_samples, 1);
+    break;
   case B200_RECORD_workspace:
     log->workspace = (struct b200_log_workspace){line->workspace_bytes, line->workspace_capture_bytes,
                                                  line->workspace_arenas, line->workspace_limit, line->workspace_refused};

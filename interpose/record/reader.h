@@ -130,7 +130,8 @@ struct b200_log {
   struct b200_log_audit *audits;
   struct b200_log_guard *guards; /* in file order */
   struct b200_log_workspace workspace;
-  char *decisions; /* hash over all decisions, as last written; NULL: none was made */
+  char *decisions;     /* hash over all decisions, as last written; NULL: none was made */
+  int64_t bad_samples; /* sampled calls that the guard found bad */
   struct b200_log_coll *colls;
   struct b200_log_alloc *allocs;
   struct b200_log_call *calls;

@@ -417,6 +417,7 @@ static void check_cuts(const struct b200_plan *plan, const struct b200_gemm *gem
   ck_assert_uint_le(b200_quantised_bytes(format, piece, gemm->k) + b200_quantised_bytes(format, other, gemm->k), bound);
   ck_assert_int_ge(piece * plan->cuts, length);
   ck_assert_int_lt(piece * (plan->cuts - 1), length);
+  ck_assert_uint_le(plan->cuts, B200_CUTS_MAX);
   if (plan->cuts > 1)
     ck_assert_int_eq(piece % 128, 0);
 }
@@ -446,6 +447,21 @@ START_TEST(cuts_keep_the_bound) {
         }
   }
   ck_assert(cut > 10 && refused > 10 && whole > 10);
+}
+END_TEST
+
+START_TEST(cuts_are_few) {
+  struct b200_policy policy;
+  struct b200_facts facts = good_facts();
+  make_policy(&policy, &b200, (const char *[]){AS(fp8), "B200OPT_WORKSPACE_MB=2", NULL});
+  facts.gemm.m = facts.ldd = 128;
+  facts.gemm.k = 8176; /* nearly 1 MiB for A, and for 128 columns of B */
+  facts.gemm.n = 64 * 112;
+  struct b200_plan plan = b200_decide(&policy, &facts, NULL, 0);
+  ck_assert_int_eq(plan.format, FP8);
+  check_cuts(&plan, &facts.gemm, 2u << 20);
+  facts.gemm.n = 1 << 20;
+  ck_assert_int_eq(b200_decide(&policy, &facts, NULL, 0).reason, B200_REASON_WORKSPACE);
 }
 END_TEST
 
@@ -696,6 +712,7 @@ END_TEST
   X(observe_says_what_others_would_do) \
   X(auto_takes_the_fastest) \
   X(cuts_keep_the_bound) \
+  X(cuts_are_few) \
   X(quantised_bytes_are_those_of_the_layouts) \
   X(nothing_forbidden_is_planned) \
   X(what_is_allowed_is_planned) \

@@ -162,6 +162,16 @@ START_TEST(reads_every_key) {
 }
 END_TEST
 
+/* m·n/(m+n) is compared exactly: 30·60/90 = 20. */
+START_TEST(h_has_its_bounds) {
+  struct b200_facts facts = facts_of(B200_ROLE_FPROP, 30, 60, 16);
+  ck_assert(parse("h=20:fp8"));
+  ck_assert_ptr_nonnull(b200_rules_match(rules, count, &facts, NULL));
+  ck_assert(parse("h>20:fp8;h<20:fp8;h!=20:fp8"));
+  ck_assert_ptr_null(b200_rules_match(rules, count, &facts, NULL));
+}
+END_TEST
+
 START_TEST(the_first_match_wins) {
   struct b200_facts facts = facts_of(B200_ROLE_WGRAD, 16, 16, 16);
   ck_assert(parse("role=fprop:fp8; k<17:mxfp8; *:native; *:auto"));
@@ -235,6 +245,7 @@ int main(void) {
   tcase_add_loop_test(tests, says_what_is_wrong_and_where, 0, COUNT(bad));
   tcase_add_test(tests, compares);
   tcase_add_test(tests, reads_every_key);
+  tcase_add_test(tests, h_has_its_bounds);
   tcase_add_test(tests, the_first_match_wins);
   tcase_add_test(tests, positional_rules_are_known);
   tcase_add_test(tests, the_file_follows_the_variable);

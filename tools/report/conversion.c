@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Columns that the guard compares at most (B200_WATCH_COLUMNS of interpose/exec/watch.h, which the command does not see). */
+#define REFERENCE_COLUMNS 64
+
 static bool is_converted(const struct b200_log_gemm *gemm) {
   return strcmp(gemm->plan, "fp8") == 0 || strcmp(gemm->plan, "mxfp8") == 0;
 }
@@ -192,16 +195,18 @@ json_t *report_conversion(const struct b200_log *const *logs, size_t count) {
   json_array_foreach(would, i, row)
       json_object_set_new(row, "coverage", json_real(share(number(row, "converted_flops"), number(row, "flops"))));
   double coverage = share(totals.converted_flops, totals.flops);
-  int64_t least = min_coverage(logs, count);
-  return json_pack("{sI sI sI sI sf sI sb so so so so so so so}", "calls", (json_int_t)totals.calls, "flops",
+  int64_t least = min_coverage(logs, count), bad_samples = 0;
+  for (i = 0; i < count; i++)
+    bad_samples = b200_add(bad_samples, logs[i]->bad_samples);
+  return json_pack("{sI sI sI sI sf sI sb so so so so so sI so so}", "calls", (json_int_t)totals.calls, "flops",
                    (json_int_t)totals.flops, "converted_calls", (json_int_t)totals.converted_calls, "converted_flops",
                    (json_int_t)totals.converted_flops, "coverage", coverage, "min_coverage_percent", (json_int_t)least,
                    "coverage_met", 100 * coverage >= (double)least, "rows", rows, "would", would, "model",
                    totals.native_ns ? json_pack("{sf sf}", "native_s", (double)totals.native_ns * 1e-9, "narrow_s",
                                                 (double)totals.narrow_ns * 1e-9)
                                     : json_null(),
-                   "audit", audit_part(logs, count), "guard", guard_part(logs, count), "workspace",
-                   workspace_part(logs, count), "ranks_agree", agreement(logs, count));
+                   "audit", audit_part(logs, count), "guard", guard_part(logs, count), "bad_samples",
+                   (json_int_t)bad_samples, "workspace", workspace_part(logs, count), "ranks_agree", agreement(logs, count));
 }
 
 /* ---- beside the node's count */
@@ -268,6 +273,32 @@ json_t *report_done(const struct b200_log *const *logs, size_t count) {
   return json_null();
 }
 
+/* Calls of this shape that were asked for. */
+static int64_t calls_asked(const json_t *done, const json_t *shape) {
+  static const char *const identity[] = {"role", "ta", "tb", "m", "n", "k", "batch", "a", "b", "d"};
+  size_t i, same;
+  json_t *row;
+  int64_t calls = 0;
+  json_array_foreach(json_object_get(done, "shapes"), i, row) {
+    for (same = 0; same < sizeof(identity) / sizeof(identity[0]); same++)
+      if (!json_equal(json_object_get(row, identity[same]), json_object_get(shape, identity[same])))
+        break;
+    calls += same == sizeof(identity) / sizeof(identity[0]) ? number(row, "calls") : 0;
+  }
+  return calls;
+}
+
+/* A wide row of the node without the guard's references, which compare some columns of samples and which no log has. */
+static json_t *without_references(const json_t *shape, const json_t *done) {
+  int64_t calls = number(shape, "calls"), asked = number(shape, "n") <= REFERENCE_COLUMNS ? calls_asked(done, shape) : calls;
+  json_t *copy = json_copy((json_t *)shape);
+  if (calls > asked && calls > 0) {
+    json_object_set_new(copy, "flops", json_integer(number(shape, "flops") / calls * asked));
+    json_object_set_new(copy, "calls", json_integer(asked));
+  }
+  return copy;
+}
+
 json_t *report_done_by_node(const json_t *gemm, const json_t *done) {
   json_t *roles = json_array(), *shapes = json_array(), *row;
   int64_t narrow = 0, asked = 0;
@@ -278,8 +309,13 @@ json_t *report_done_by_node(const json_t *gemm, const json_t *done) {
       narrow = b200_add(narrow, number(row, "flops"));
       continue;
     }
-    add_role(roles, json_string_value(json_object_get(row, "role")), number(row, "calls"), number(row, "flops"));
-    json_array_append(shapes, row);
+    json_t *asked_for = without_references(row, done);
+    if (number(asked_for, "calls") || number(row, "calls") == 0) {
+      add_role(roles, json_string_value(json_object_get(row, "role")), number(asked_for, "calls"),
+               number(asked_for, "flops"));
+      json_array_append(shapes, asked_for);
+    }
+    json_decref(asked_for);
   }
   json_array_foreach(json_object_get(done, "roles"), i, row) {
     if (strcmp(json_string_value(json_object_get(row, "role")), "narrow") == 0)

@@ -12,8 +12,8 @@ json_t *report_conversion(const struct b200_log *const *logs, size_t count);
    converted ones under the role `narrow` and audits in addition. null when nothing was converted. */
 json_t *report_done(const struct b200_log *const *logs, size_t count);
 
-/* The node's count of GEMMs in the same form. It has the self-test of the formats, too, which nobody asked for: narrow FLOPs
-   beyond those of `done` are left out. */
+/* The node's count of GEMMs in the same form. It has the self-test of the formats and the guard's references, too, which
+   nobody asked for: narrow FLOPs beyond those of `done`, and wide GEMMs of a few columns that `done` lacks, are left out. */
 json_t *report_done_by_node(const json_t *gemm, const json_t *done);
 
 #endif

@@ -386,6 +386,11 @@ static void print_narrow_details(const struct text *text, const json_t *conversi
              number(audit, "calls"));
     print_shape_event(text, "audit", worst, value);
   }
+  if (number(conversion, "bad_samples")) {
+    snprintf(value, sizeof(value), "%" PRId64 " sampled calls were found bad by the guard",
+             number(conversion, "bad_samples"));
+    line(text, "samples", value);
+  }
   print_guards(text, json_object_get(conversion, "guard"));
   if (json_is_false(json_object_get(conversion, "ranks_agree")))
     line(text, "ranks", "they did not decide alike: their hashes of decisions differ");
