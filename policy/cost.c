@@ -19,10 +19,8 @@ struct cost_gemm {
 };
 
 struct cost_gpu {
-  const char *id;
-  int cc;
-  const char *part;
-  int sms;
+  const char *id, *part; /* part: of the device's name */
+  int cc, sms;
   double quantise_us_per_byte, gemm_us_per_byte, launch_us, per_tile_128, not_tn, sustain;
   struct cost_gemm formats[B200_FORMAT_COUNT];
 };
@@ -30,7 +28,7 @@ struct cost_gpu {
 static const struct cost_gpu gpus[] = {
 #define B200_COST(id, cc, part, sms, hbm, quantise, bandwidth, launch, tile_128, not_tn, sustain, native, fp8, mxfp8)       \
   {#id, /* rates as their inverses: a decision multiplies */                                                                \
-   cc,           part,   sms,     1 / (hbm * 1e3 * quantise), 1 / (hbm * 1e3 * bandwidth), launch,                          \
+   part,         cc,     sms,     1 / (hbm * 1e3 * quantise), 1 / (hbm * 1e3 * bandwidth), launch,                          \
    1 / tile_128, not_tn, sustain, {native, fp8, mxfp8}},
 #include "policy/cost.def"
 #undef B200_COST
