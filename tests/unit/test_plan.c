@@ -295,17 +295,17 @@ END_TEST
 
 START_TEST(formats_follow_the_role) {
   static const struct {
-    enum b200_role role;
     const char *settings[5];
+    enum b200_role role;
     uint8_t a, b, fast;
   } cases[] = {
-      {B200_ROLE_FPROP, {AS(fp8)}, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 1},
-      {B200_ROLE_DGRAD, {AS(fp8)}, B200_ELEMENT_E4M3, B200_ELEMENT_E5M2, 0},
-      {B200_ROLE_WGRAD, {AS(fp8)}, B200_ELEMENT_E4M3, B200_ELEMENT_E5M2, 0},
-      {B200_ROLE_OTHER, {AS(fp8)}, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
-      {B200_ROLE_WGRAD, {AS(fp8), "B200OPT_FP8_GRAD_FORMAT=e4m3"}, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
-      {B200_ROLE_WGRAD, {AS(mxfp8)}, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
-      {B200_ROLE_FPROP, {AS(mxfp8)}, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
+      {{AS(fp8)}, B200_ROLE_FPROP, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 1},
+      {{AS(fp8)}, B200_ROLE_DGRAD, B200_ELEMENT_E4M3, B200_ELEMENT_E5M2, 0},
+      {{AS(fp8)}, B200_ROLE_WGRAD, B200_ELEMENT_E4M3, B200_ELEMENT_E5M2, 0},
+      {{AS(fp8)}, B200_ROLE_OTHER, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
+      {{AS(fp8), "B200OPT_FP8_GRAD_FORMAT=e4m3"}, B200_ROLE_WGRAD, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
+      {{AS(mxfp8)}, B200_ROLE_WGRAD, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
+      {{AS(mxfp8)}, B200_ROLE_FPROP, B200_ELEMENT_E4M3, B200_ELEMENT_E4M3, 0},
   };
   for (size_t i = 0; i < COUNT(cases); i++) {
     struct b200_policy policy;
@@ -324,14 +324,14 @@ START_TEST(tn_where_hardware_or_dimensions_ask_for_it) {
   struct b200_facts facts = good_facts();
   struct b200_policy policy;
   static const struct {
+    int64_t m, n;
     int cc;
     char ta, tb;
-    int64_t m, n;
     uint8_t tn;
   } cases[] = {
-      {90, 'T', 'N', 64, 64, 1},  {89, 'N', 'T', 64, 64, 1},  {120, 'N', 'N', 64, 64, 1}, {100, 'T', 'N', 64, 64, 0},
-      {100, 'N', 'T', 64, 64, 0}, {100, 'N', 'N', 72, 64, 1}, {100, 'N', 'T', 64, 72, 1}, {100, 'T', 'N', 72, 17, 0},
-      {103, 'N', 'N', 64, 17, 0}, {103, 'T', 'T', 64, 65, 1},
+      {64, 64, 90, 'T', 'N', 1},  {64, 64, 89, 'N', 'T', 1},  {64, 64, 120, 'N', 'N', 1}, {64, 64, 100, 'T', 'N', 0},
+      {64, 64, 100, 'N', 'T', 0}, {72, 64, 100, 'N', 'N', 1}, {64, 72, 100, 'N', 'T', 1}, {72, 17, 100, 'T', 'N', 0},
+      {64, 17, 103, 'N', 'N', 0}, {64, 65, 103, 'T', 'T', 1},
   };
   for (size_t i = 0; i < COUNT(cases); i++) {
     struct b200_device device = {cases[i].cc, 0, 130100, ""};
