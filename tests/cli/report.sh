@@ -60,6 +60,30 @@ report 0 numbers
 grep -Eq '^  fprop +9,223,372,036,854,775,807 ' out || fail "numbers: $(grep fprop out)"
 report 1 tree --against numbers
 
+# what was converted: coverage decides the exit status, a modelled loss is explained, ranks that differ are named
+narrow='{"t":"gemm","role":"fprop","m":64,"n":64,"k":64,"batch":1,"plan":"fp8","reason":"converted","calls":1,"flops":50,"model_native_ns":10,"model_narrow_ns":20}'
+wide='{"t":"gemm","role":"wgrad","m":64,"n":64,"k":64,"batch":1,"plan":"native","reason":"dims","calls":1,"flops":50}'
+covered() {
+  mkdir -p "covered$1"
+  {
+    echo '{"t":"header","format":1,"producer":"b200opt 0","run":"r","host":"h","pid":1,"rank":0,"world":1,"unix_ns":1,"config":{"B200OPT_MIN_COVERAGE":"'"$1"' (environment)"}}'
+    printf '%s\n' "$narrow" "$wide" '{"t":"end","t_ns":1}'
+  } >"covered$1/a.jsonl"
+}
+covered 50
+covered 51
+report 0 covered50
+grep -qx 'coverage  50.0 % of the FLOPs were converted' out || fail "coverage: $(cat out)"
+grep -q 'slower, as quantising small operands' out || fail "slower: $(cat out)"
+report 1 covered51
+grep -qx ' *less than the 51 % that B200OPT_MIN_COVERAGE asks for' out || fail "coverage: $(cat out)"
+for rank in 0 1; do
+  log "ranks/$rank" '{"t":"decisions","hash":"'$rank'"}' "$narrow"
+  sed -i "s/\"rank\":0/\"rank\":$rank/; s/\"pid\":1/\"pid\":$rank/" "ranks/$rank/a.jsonl"
+done
+report 0 ranks
+grep -q '^ranks     they did not decide alike' out || fail "ranks: $(cat out)"
+
 # names that are long, not ASCII, or what a terminal obeys
 long=$(printf '%0300d' 0 | tr 0 'n')
 log names "{\"t\":\"gemm\",\"role\":\"\\u001b[31m$long\",\"compute\":\"$long\",\"epilogue\":\"$long\",\"calls\":1}" \

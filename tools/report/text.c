@@ -374,6 +374,9 @@ static void print_narrow_details(const struct text *text, const json_t *conversi
              "%s for the converted GEMMs of all ranks instead of %s, by the cost model: %.2f times as fast",
              seconds(narrow).text, seconds(native).text, narrow > 0 ? native / narrow : 0);
     line(text, "gain", value);
+    if (narrow > native)
+      line(text, "",
+           "slower, as quantising small operands takes longer than it saves: B200OPT_STRATEGY=performant leaves them");
   }
   if (json_is_object(workspace)) {
     snprintf(value, sizeof(value), "%s of at most %s on the rank with most; %" PRId64 " calls found no room",
