@@ -117,6 +117,37 @@ START_TEST(names_are_those_of_the_log) {
 }
 END_TEST
 
+/* The low half of a byte first: both operands of a product have it so, and the product cannot tell. */
+START_TEST(halves_of_bytes) {
+  static const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (unsigned byte = 0; byte < 256; byte++) {
+    uint8_t bytes[2] = {0x21, (uint8_t)byte};
+    float got[4];
+    double element;
+    vnode_number_widen(got, bytes, CUDA_R_4F_E2M1, 4);
+    ck_assert(got[0] == 0.5f && got[1] == 1.0f);
+    for (unsigned half = 0; half < 2; half++) {
+      unsigned code = half ? byte >> 4 : byte & 15;
+      ck_assert_double_eq(fabs((double)got[2 + half]), magnitudes[code & 7]);
+      ck_assert_int_eq(!signbit(got[2 + half]), !(code & 8));
+      vnode_number_load(bytes, CUDA_R_4F_E2M1, 2 + half, &element, NULL);
+      ck_assert_double_eq(element, (double)got[2 + half]);
+    }
+  }
+}
+END_TEST
+
+START_TEST(scales_of_blocks) {
+  for (unsigned byte = 0; byte < 256; byte++) {
+    float power = vnode_number_ue8m0((uint8_t)byte), number = vnode_number_ue4m3((uint8_t)byte);
+    ck_assert(byte == 255 ? isnan(power) : (double)power == ldexp(1, (int)byte - 127));
+    uint8_t positive = byte & 127;
+    double want = reference_load(&positive, CUDA_R_8F_E4M3, 0).re;
+    ck_assert(positive == 127 ? isnan(number) : (double)number == want);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("vnode_number");
   TCase *tcase = tcase_create("formats");
@@ -127,6 +158,8 @@ int main(void) {
   tcase_add_loop_test(tcase, overflow_and_specials, 0, count);
   tcase_add_loop_test(tcase, arrays_equal_elements, 0, count);
   tcase_add_test(tcase, names_are_those_of_the_log);
+  tcase_add_test(tcase, halves_of_bytes);
+  tcase_add_test(tcase, scales_of_blocks);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
