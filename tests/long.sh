@@ -4,8 +4,7 @@
 #   list   names and durations on two cores
 #   e2e    every client for more steps, 4 and 8 ranks                             40 minutes
 #   e2e12  every client, and torch's own operator database, with CUDA 12's PyTorch 30 minutes
-#   orders every plain job in 20 seeds of adversarial order (one process, forked)  30 minutes
-#   clients-orders  every client in deferred and 20 seeds of adversarial order      2 hours
+#   orders every client in 20 seeds of adversarial order (forked from one process) 60 minutes
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  30 minutes
@@ -28,10 +27,6 @@ case ${1:-} in
   orders)
     tools/setup --tests
     exec build/release/b200opt dryrun --gpus 4 --log "$(mktemp -d)" -- .venv/bin/python -B tests/e2e/sweep.py
-    ;;
-  clients-orders)
-    tools/setup --tests
-    exec ctest --test-dir build/release -C long -L '^long_orders$' --output-on-failure --no-tests=error
     ;;
   order)
     tools/setup --tests

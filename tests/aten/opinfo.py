@@ -167,8 +167,10 @@ def captured(op):
         function, args, kwargs = prepare("cuda")
         inputs = [t for t in tensors((args, kwargs)) if t.is_cuda]
 
+        # On this thread: autograd's own lets go of a backward pass after the caller has gone on. Tensors that die there while the next
+        # operator is captured have PyTorch's allocator record events in that capture, or end the process when it is spoilt.
         def step():
-            with torch.device("cuda"):
+            with torch.device("cuda"), torch.autograd.set_multithreading_enabled(False):
                 return gradients(function, args)
 
         side = torch.cuda.Stream()

@@ -6,7 +6,6 @@ Arms of a job:
   off      preloaded, B200OPT=off
   observe  preloaded, environment unset: what a user gets
   deferred, adversarial-SEED    as observe, in that order of the virtual node
-  again, deferred-again         observe and deferred once more
   cpu      the same script with --device cpu and gloo, no virtual node at all
 
 Options come from the build (tests/e2e/CMakeLists.txt):
@@ -169,7 +168,6 @@ class Lab:
             "bare": ["--bare"],
             "off": [*log, "B200OPT=off"],
             "observe": log,
-            "again": log,
             "deferred": [*log, "B200OPT_VNODE_ORDER=deferred"],
             "adversarial": [*log, "B200OPT_VNODE_ORDER=adversarial", f"B200OPT_VNODE_SEED={seed}"],
         }[kind]
