@@ -75,6 +75,7 @@ class Job:
     needs: tuple = ()  # Python modules without which the job is skipped
     launcher: str = "torchrun"  # "torchrun", "python": the command as it is
     prepare: typing.Callable = None  # prepare(lab, arm): makes what the job reads
+    limit_s: int = JOB_LIMIT_S
     collect: typing.Callable = None  # collect(folder): the result of a job that does not write `{out}`
 
     def argv(self, **paths):
@@ -152,7 +153,7 @@ class Lab:
         else:
             argv = [str(self.command), "dryrun", "--gpus", str(job.world), *self._arm(arm, folder), "--", *argv]
         start = time.monotonic()
-        status, stdout, stderr = execute(argv, folder)
+        status, stdout, stderr = execute(argv, folder, job.limit_s)
         run = Run(status, stdout, stderr, folder, time.monotonic() - start)
         if out.exists():
             run.result = json.loads(out.read_text())

@@ -9,7 +9,7 @@ ALLOWED_MB = 3.0  # of resident memory, from 30 % of the steps to the end: fragm
 
 
 def soak(steps):
-    return Job(f"soak-{steps}", (JOBS / "soak.py", "--steps", steps, "--out", "{out}"))
+    return Job(f"soak-{steps}", (JOBS / "soak.py", "--steps", steps, "--out", "{out}"), limit_s=300 + steps // 2)
 
 
 CASES = [pytest.param(300, order, id=f"300-{order}") for order in ("observe", "adversarial-1")] + [
