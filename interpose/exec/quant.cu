@@ -219,7 +219,8 @@ B200_FUNCTION void load_line(block &block, const matrix &m, int64_t line, int64_
 
 template <class S> B200_FUNCTION void load_patch(block &block, const matrix &m, const place &at, patch<S> &out) {
   bool whole = at.line + patch_lines <= m.lines && at.column + patch_columns <= m.width;
-  if (whole && is_aligned(address<S>(m, at.line, at.column)) && m.ld * sizeof(typename S::bits) % sizeof(chunk) == 0) {
+  if (whole && is_aligned(address<S>(m, at.line, at.column)) &&
+      m.ld % (int64_t)(sizeof(chunk) / sizeof(typename S::bits)) == 0) {
 #pragma unroll
     for (unsigned r = 0; r < patch_lines; r++)
       load_wide(block, address<S>(m, at.line + r, at.column), out.line[r]);
@@ -490,7 +491,8 @@ B200_FUNCTION void guard_tile(block &block, matrix m, const place &tile, uint8_t
     }
     B200_SYNC();
     B200_THREADS(t) {
-      for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
+      for (unsigned turn = 0; turn < blocks_deep * peaks.words / B200_KERNEL_THREADS; turn++) {
+        unsigned item = t + turn * B200_KERNEL_THREADS;
         uint32_t word = peaks.of_block(item / peaks.words, item % peaks.words);
 #pragma unroll
         for (unsigned i = 0; i < S::per_word; i++)
@@ -589,9 +591,10 @@ template <class S> B200_FUNCTION void cast_transpose(block &block, const b200_ca
   B200_SYNC();
   B200_THREADS(t) {
 #pragma unroll
-    for (unsigned item = t; item < B200_TILE * chunks; item += B200_KERNEL_THREADS) {
+    for (unsigned turn = 0; turn < B200_TILE * chunks / B200_KERNEL_THREADS; turn++) {
+      unsigned item = t + turn * B200_KERNEL_THREADS;
       unsigned row = item / chunks, q = item % chunks;
-      int64_t line = tile.column + row, column = tile.line + q * sizeof(chunk);
+      int64_t line = tile.column + row, column = tile.line + q * (unsigned)sizeof(chunk);
       if (line < m.width && column < m.lines)
         store_chunk(block, static_cast<unsigned char *>(args.dst) + line * args.dst_ld + column,
                     reinterpret_cast<const chunk *>(turned[row])[q ^ row / patch_columns]);
@@ -650,7 +653,8 @@ template <class S> B200_FUNCTION void mx_across_lines(block &block, const b200_m
   B200_SYNC();
   B200_THREADS(t) {
 #pragma unroll
-    for (unsigned item = t; item < blocks_deep * peaks.words; item += B200_KERNEL_THREADS) {
+    for (unsigned turn = 0; turn < blocks_deep * peaks.words / B200_KERNEL_THREADS; turn++) {
+      unsigned item = t + turn * B200_KERNEL_THREADS;
       unsigned deep = item / peaks.words, first = item % peaks.words * S::per_word;
       uint32_t word = peaks.of_block(deep, item % peaks.words);
 #pragma unroll
