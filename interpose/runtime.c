@@ -787,7 +787,7 @@ static void say_conversion(void) {
     say("%.1f %% of GEMM FLOPs converted (%llu of %llu calls: %llu fp8, %llu mxfp8), workspace %llu MiB", share,
         (unsigned long long)converted_calls, (unsigned long long)calls, (unsigned long long)rt.format_calls[B200_FORMAT_FP8],
         (unsigned long long)rt.format_calls[B200_FORMAT_MXFP8], (unsigned long long)(use.bytes >> 20));
-  if (rt.audits > 0)
+  if (rt.audits > 0 && rt.config.log_level == B200_LOG_INFO)
     say("%llu calls audited, largest relative error %.3g", (unsigned long long)rt.audits, rt.worst_audit);
   if (share < (double)rt.config.min_coverage)
     say("WARNING: B200OPT_MIN_COVERAGE=%lld was not reached; `b200opt report` says why", (long long)rt.config.min_coverage);

@@ -52,11 +52,8 @@ static void make(const struct b200_vendor *vendor, struct b200_gpu *gpu, const s
   gpu->has_kernels = wants_kernels && gpu->facts.cc > 0 && load_kernels(vendor, gpu);
 }
 
-struct b200_gpu *b200_gpu_current(const struct b200_vendor *vendor, const struct b200_config *config, bool may_make,
-                                  bool wants_kernels) {
-  CUcontext context = NULL;
-  if (vendor->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
-    return NULL;
+struct b200_gpu *b200_gpu_of(CUcontext context, const struct b200_vendor *vendor, const struct b200_config *config,
+                             bool may_make, bool wants_kernels) {
   for (int i = 0; i < GPUS_MAX; i++) {
     struct b200_gpu *gpu = &gpus[i];
     int state = atomic_load_explicit(&gpu->state, memory_order_acquire);

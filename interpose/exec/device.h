@@ -32,10 +32,10 @@ struct b200_gpu {
   unsigned passed;    /* then: bit (1 << enum b200_format) of each format that has passed */
 };
 
-/* The state of the current context. NULL: no context, a state that another thread is making, or one that may not be made now
+/* The state of a context, which is the current one. NULL: another thread is making it, or it may not be made now
    (`may_make`: no stream is being captured). `wants_kernels`: load them, too. */
-struct b200_gpu *b200_gpu_current(const struct b200_vendor *vendor, const struct b200_config *config, bool may_make,
-                                  bool wants_kernels);
+struct b200_gpu *b200_gpu_of(CUcontext context, const struct b200_vendor *vendor, const struct b200_config *config,
+                             bool may_make, bool wants_kernels);
 
 /* Any state that has been made, for reports; NULL without one. */
 const struct b200_gpu *b200_gpu_any(void);

@@ -82,17 +82,21 @@ static void plan_shape(const struct b200_work *work, struct b200_shape *shape, c
   shape->planned = true;
 }
 
-/* A format whose call could not be made is not tried again for this shape and role. */
-static void remember_failure(const struct b200_work *work, enum b200_reason reason) {
-  enum b200_open why = reason == B200_REASON_BREAKER_HEURISTIC ? B200_OPEN_HEURISTIC : B200_OPEN_VENDOR;
-  if (reason != B200_REASON_BREAKER_HEURISTIC && reason != B200_REASON_BREAKER_VENDOR)
+/* A format whose call could not be made is not tried again for this shape and role; nor is any, after what belongs to all.
+ */
+static void remember_failure(const struct b200_gemm *gemm, enum b200_format format, enum b200_reason reason) {
+  bool heuristic = reason == B200_REASON_BREAKER_HEURISTIC;
+  bool is_new = false;
+  if (!heuristic && reason != B200_REASON_BREAKER_VENDOR)
     return;
   pthread_mutex_lock(&exec.breaker_lock);
-  bool is_new = b200_breaker_fail(&exec.breaker, &work->call->facts.gemm, (enum b200_format)work->plan.format, why);
+  for (enum b200_format each = B200_FORMAT_FP8; each < B200_FORMAT_COUNT; each++)
+    if (format == B200_FORMAT_NATIVE || format == each)
+      is_new |= b200_breaker_fail(&exec.breaker, gemm, each, heuristic ? B200_OPEN_HEURISTIC : B200_OPEN_VENDOR);
   pthread_mutex_unlock(&exec.breaker_lock);
   atomic_fetch_add_explicit(&exec.epoch, 1, memory_order_release);
-  if (is_new)
-    b200_runtime_guard(&work->call->facts.gemm, (enum b200_format)work->plan.format, b200_reason_names[reason], true);
+  if (is_new && format != B200_FORMAT_NATIVE)
+    b200_runtime_guard(gemm, format, heuristic ? "heuristic" : "vendor", true);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ watching */
@@ -186,12 +190,14 @@ static enum b200_reason prepare(struct b200_thread *self, struct b200_work *work
   if (!mergeable(gemm, gemm->m, gemm->ta != 'N', call->facts.lda, call->facts.stride_a) ||
       !mergeable(gemm, gemm->n, gemm->tb == 'N', call->facts.ldb, call->facts.stride_b))
     key->facts.flags |= B200_CALL_UNSUPPORTED_KIND;
+  if (work->vendor->cuCtxGetCurrent(&key->context) != CUDA_SUCCESS)
+    return B200_REASON_BREAKER_VENDOR;
   if (decides && call->asked && (!call->known || !complete_facts(work, &key->facts)))
     return B200_REASON_BREAKER_VENDOR;
-  work->gpu = b200_gpu_current(work->vendor, exec.config, !b200_runtime_is_capturing(), decides && may_convert(exec.config));
+  work->gpu = b200_gpu_of(key->context, work->vendor, exec.config, !b200_runtime_is_capturing(),
+                          decides && may_convert(exec.config));
   if (!work->gpu)
     return work->capture ? B200_REASON_CAPTURE : B200_REASON_KERNELS;
-  key->context = work->gpu->context;
   *shape = b200_shapes_get(&self->shapes, work->vendor, key);
   return *shape ? B200_REASON_CONVERTED : B200_REASON_NO_MEMORY;
 }
@@ -216,6 +222,8 @@ bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *ca
     return false;
   enum b200_reason reason = prepare(self, &work, &key, &shape);
   outcome->reason = b200_gemm_decides() ? (uint8_t)reason : B200_REASON_OBSERVE;
+  if (reason != B200_REASON_CONVERTED && b200_gemm_decides())
+    remember_failure(&call->facts.gemm, B200_FORMAT_NATIVE, reason);
   if (reason != B200_REASON_CONVERTED)
     return false;
   if (!b200_gemm_decides()) {
@@ -240,7 +248,7 @@ bool b200_gemm_convert(struct b200_thread *self, const struct b200_gemm_call *ca
     reason = b200_convert(&work);
   if (reason != B200_REASON_CONVERTED) {
     outcome->reason = (uint8_t)reason;
-    remember_failure(&work, reason);
+    remember_failure(&call->facts.gemm, (enum b200_format)work.plan.format, reason);
     return false;
   }
   outcome->format = work.plan.format;

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GEMMs of a small program, converted, against FP64 within derived bounds: every recipe, role, layout, output type, epilogue,
+scalar and odd size; on the GPUs that differ in what they take, and in every order of execution."""
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+BUILD = pathlib.Path(os.environ["B200_BUILD"])
+PROGRAM = BUILD / "tests" / "convert" / "convert"
+
+
+def run(folder, expected, suite, precision, **more):
+    """(result, records of the log). Fails when a GEMM is out of its bound or something is said on stderr."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k != "LD_PRELOAD"}
+    env.update(LD_PRELOAD=str(BUILD / "libb200opt.so"), B200OPT_LOG_DIR=str(folder), B200OPT_RUN="run", B200OPT_PRECISION=precision,
+               B200OPT_STRATEGY="always", OMP_NUM_THREADS="1", **more)
+    result = subprocess.run([PROGRAM, expected, suite], env=env, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0 and "WRONG" not in result.stdout, "\n".join(re.findall("WRONG.*", result.stdout)[:20]) + result.stderr
+    assert result.stderr == "", result.stderr
+    records = [json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
+    return result, records
+
+
+def hashes(result):
+    return re.findall(r"^ok (.*?) \| .* hash ([0-9a-f]{16})$", result.stdout, re.M)
+
+
+def count(records, field):
+    counts = collections.Counter()
+    for record in records:
+        if record["t"] == "gemm":
+            counts[record[field]] += record["calls"]
+    return counts
+
+
+# GPU, format, least share of calls converted by suite "all".
+CASES = [("b200", "fp8", 0.95), ("b200", "mxfp8", 0.7), ("h200", "fp8", 0.95), ("l40s", "fp8", 0.95), ("rtx_pro_6000", "fp8", 0.95)]
+
+
+LONG = os.environ.get("B200_LONG") == "1"
+# In short runs other orders on one GPU only.
+ORDERS = [(order, *case) for order in ("eager", "deferred", "adversarial") for case in CASES if LONG or order == "eager" or (order, case[0]) == ("adversarial", "b200")]
+
+
+@pytest.mark.parametrize("order,gpu,precision,share", ORDERS)
+def test_numbers(tmp_path, gpu, precision, share, order):
+    result, records = run(tmp_path, precision, "all", precision, B200OPT_VNODE_GPU=gpu, B200OPT_VNODE_ORDER=order, B200OPT_AUDIT_EVERY="5")
+    cases = int(re.search(r"^(\d+) cases", result.stdout, re.M)[1])
+    plans, reasons = count(records, "plan"), count(records, "reason")
+    assert sum(plans.values()) == sum(reasons.values()) == cases, "every GEMM has one plan and one reason"
+    assert plans[precision] == reasons["converted"] >= share * cases, (plans, reasons)
+    audits = [record["error"] for record in records if record["t"] == "audit"]
+    assert len(audits) > 10 and all(0 < error < 0.08 for error in audits), audits
+    assert not [record for record in records if record["t"] in ("sample", "guard")], "healthy numbers and calls trip nothing"
+
+
+@pytest.mark.parametrize("gpu,precision,reason", [("a100", "fp8", "arch"), ("h200", "mxfp8", "arch"), ("rtx_pro_6000", "mxfp8", "arch")])
+def test_left_alone(tmp_path, gpu, precision, reason):
+    """What the GPU cannot do is not done, and has the bits of a run without the library."""
+    result, records = run(tmp_path, "native", "types", precision, B200OPT_VNODE_GPU=gpu)
+    assert set(count(records, "plan")) == {"native"} and set(count(records, "reason")) == {reason}
+    off, _ = run(tmp_path, "native", "types", precision, B200OPT_VNODE_GPU=gpu, B200OPT="off")
+    assert hashes(result) == hashes(off)
+
+
+def test_observe_says_what_others_would_do(tmp_path):
+    _, records = run(tmp_path, "native", "types", "observe")
+    assert set(count(records, "reason")) == {"observe"} and set(count(records, "plan")) == {"native"}
+    would = {(record["would_fp8"], record["would_mxfp8"]) for record in records if record["t"] == "gemm"}
+    assert would == {("fp8:converted", "mxfp8:converted")}
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_cut_gemms_are_the_same(tmp_path, precision):
+    """Operands beyond the workspace are quantised in pieces, with the same bits."""
+    whole, _ = run(tmp_path / "whole", precision, "cuts", precision)
+    pieces, records = run(tmp_path / "pieces", precision, "cuts", precision, B200OPT_WORKSPACE_MB="1")
+    assert count(records, "plan")[precision] == sum(count(records, "plan").values()) and hashes(whole) == hashes(pieces)
+
+
+def test_memory_stays_below_its_bound(tmp_path):
+    _, records = run(tmp_path, "fp8", "all", "fp8", B200OPT_WORKSPACE_MB="1", B200OPT_GUARD="off")
+    last = [record for record in records if record["t"] == "workspace"][-1]
+    assert 0 < last["bytes"] <= last["limit"]
+    assert [record["current"] for record in records if record["t"] == "alloc" and record["owner"] == "b200opt"][-1] == last["bytes"]
+
+
+def test_repeated_calls_are_bit_identical(tmp_path):
+    """Stateless: the same call gives the same bits whatever came before."""
+    result, _ = run(tmp_path, "fp8", "again", "fp8")
+    seen = collections.defaultdict(set)
+    for case, value in hashes(result):
+        seen[case].add(value)
+    assert len(seen) == 6 and all(len(values) == 1 for values in seen.values()), seen
