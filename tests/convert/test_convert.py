@@ -97,3 +97,64 @@ def test_repeated_calls_are_bit_identical(tmp_path):
     for case, value in hashes(result):
         seen[case].add(value)
     assert len(seen) == 6 and all(len(values) == 1 for values in seen.values()), seen
+
+
+@pytest.mark.parametrize("order", ["eager", "adversarial"])
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_graphs(tmp_path, precision, order):
+    """Captured GEMMs are converted, in memory of their own, once the GPU has been tested; before that they are left alone."""
+    _, records = run(tmp_path, precision, "graph", precision, B200OPT_VNODE_ORDER=order)
+    assert count(records, "reason") == {"converted": 7, "capture": 2}
+    assert [record for record in records if record["t"] == "workspace"][-1]["capture_bytes"] > 0
+
+
+def guard_records(records, kind):
+    return [record for record in records if record["t"] == kind]
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+@pytest.mark.parametrize("suite", ["healthy", "nan"])
+def test_guard_lets_pass(tmp_path, precision, suite):
+    """Healthy numbers, and operands that are not numbers, which no format can save and every format shows."""
+    result, records = run(tmp_path, precision, suite, precision, B200OPT_STEP_PERIOD="16")
+    assert len(hashes(result)) == 1 and count(records, "reason") == {"converted": 600}
+    assert not guard_records(records, "sample") + guard_records(records, "guard")
+
+
+def test_guard_demotes(tmp_path):
+    """A channel of outliers starves the others in per-tensor FP8: three bad samples, 64 calls apart, and the next step goes on in
+    MXFP8."""
+    result, records = run(tmp_path, "fp8", "outliers", "fp8", B200OPT_STEP_PERIOD="16")
+    changes = [int(re.search(r"call (\d+)", case)[1]) for case, _ in hashes(result)]
+    assert changes[0] == 0 and len(changes) == 2 and 128 < changes[1] <= 128 + 2 * 16 + 1, changes
+    assert count(records, "reason") == {"converted": changes[1], "demoted": 600 - changes[1]}
+    assert [record["verdict"] for record in guard_records(records, "sample")] == ["starved"] * 3
+    assert [(record["plan"], record["what"], record["applied"]) for record in guard_records(records, "guard")] == [("fp8", "guard", 1)]
+
+
+@pytest.mark.parametrize("more,calls", [({"B200OPT_GUARD": "strict"}, 33), ({"B200OPT_GUARD_STRIKES": "2"}, 97)])
+def test_guard_listens(tmp_path, more, calls):
+    _, records = run(tmp_path, "fp8", "outliers", "fp8", B200OPT_STEP_PERIOD="16", **more)
+    assert 0 < count(records, "reason")["converted"] <= calls, count(records, "reason")
+
+
+@pytest.mark.parametrize("more", [{"B200OPT_GUARD": "off"}, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_guard_only_reports(tmp_path, more):
+    """Ranks must decide alike: a demotion that the others do not know of is said and not applied."""
+    _, records = run(tmp_path, "fp8", "outliers", "fp8", B200OPT_STEP_PERIOD="16", **more)
+    assert count(records, "reason") == {"converted": 600}
+    assert {record["applied"] for record in guard_records(records, "guard")} == ({0} if "RANK" in more else set())
+
+
+def test_warm_up(tmp_path):
+    _, records = run(tmp_path, "fp8", "healthy", "fp8", B200OPT_STEP_PERIOD="16", B200OPT_WARMUP_STEPS="4")
+    reasons = count(records, "reason")
+    assert set(reasons) == {"warm_up", "converted"} and 64 <= reasons["warm_up"] <= 81, reasons
+
+
+def test_coverage_is_demanded(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k != "LD_PRELOAD"}
+    env.update(LD_PRELOAD=str(BUILD / "libb200opt.so"), B200OPT_LOG_DIR=str(tmp_path), B200OPT_PRECISION="mxfp8", B200OPT_STRATEGY="always",
+               B200OPT_VNODE_GPU="h200", B200OPT_MIN_COVERAGE="90")
+    result = subprocess.run([PROGRAM, "native", "again"], env=env, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0 and "B200OPT_MIN_COVERAGE=90 was not reached" in result.stderr
