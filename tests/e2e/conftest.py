@@ -6,6 +6,7 @@ Arms of a job:
   off      preloaded, B200OPT=off
   observe  preloaded, environment unset: what a user gets
   deferred, adversarial-SEED    as observe, in that order of the virtual node
+  fp8, mxfp8, auto    GEMMs converted wherever it is possible; also fp8-deferred, fp8-adversarial-SEED, ...
   cpu      the same script with --device cpu and gloo, no virtual node at all
 
 Options come from the build (tests/e2e/CMakeLists.txt):
@@ -28,6 +29,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 JOB_LIMIT_S = 300
+PRECISIONS = ("fp8", "mxfp8", "auto")
 SKIP_STATUS = 77  # ctest's SKIP_RETURN_CODE: a run in which something was skipped shows as skipped, not as passed
 
 
@@ -163,14 +165,18 @@ class Lab:
 
     @staticmethod
     def _arm(arm, folder):
-        kind, _, seed = arm.partition("-")
+        kind, _, rest = arm.partition("-")
         log = ["--log", str(folder / "log")]
+        if kind in PRECISIONS:
+            log += [f"B200OPT_PRECISION={kind}", "B200OPT_STRATEGY=always"]
+            kind, _, rest = rest.partition("-")
         return {
             "bare": ["--bare"],
             "off": [*log, "B200OPT=off"],
             "observe": log,
+            "": log,
             "deferred": [*log, "B200OPT_VNODE_ORDER=deferred"],
-            "adversarial": [*log, "B200OPT_VNODE_ORDER=adversarial", f"B200OPT_VNODE_SEED={seed}"],
+            "adversarial": [*log, "B200OPT_VNODE_ORDER=adversarial", f"B200OPT_VNODE_SEED={rest}"],
         }[kind]
 
 

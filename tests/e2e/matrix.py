@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client programs that the end-to-end tests run. Options of tools/demo_job/train.py are combined so that each is in one short job;
 LONG_CLIENTS has them one by one."""
+import dataclasses
 import importlib.metadata
 import importlib.util
 import sys
@@ -9,6 +10,7 @@ import oracle
 from conftest import HERE, ROOT, Job, execute
 
 TRAIN = ROOT / "tools" / "demo_job" / "train.py"
+EMULATION = HERE / "emulation.py"
 JOBS = HERE / "jobs"
 STEPS = 20
 
@@ -26,6 +28,16 @@ def config_of(job):
             text = words[words.index(f"--{name}") + 1]
             values[name] = type(getattr(oracle.Config, name))(text)
     return oracle.Config(world=job.world, bias="--bias" in words, ckpt="--ckpt" in words, **values)
+
+
+def emulated(job, recipe):
+    """The same training in emulation.py's arithmetic; for the arm cpu."""
+    return dataclasses.replace(job, name=f"{job.name}-emulated-{recipe}", command=(EMULATION, "--recipe", recipe, *job.command[1:]))
+
+
+def shuffled(job, seed):
+    """The same training with the sums of each step in another order."""
+    return dataclasses.replace(job, name=f"{job.name}-shuffled-{seed}", command=(EMULATION, "--shuffle", seed, *job.command[1:]))
 
 
 def steps_of(job):
