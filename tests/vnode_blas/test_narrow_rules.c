@@ -407,6 +407,14 @@ static void ask_what_pytorch_can_ask(struct tally *tally) {
         }
 }
 
+static int algorithms_for(cudaDataType operand) {
+  int ids[4], count = 0;
+  cublasStatus_t status =
+      cublasLtMatmulAlgoGetIds(handle, CUBLAS_COMPUTE_32F, FP, operand, operand, BF, BF, COUNT(ids), ids, &count);
+  ck_assert_int_eq(status, count ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED);
+  return count;
+}
+
 START_TEST(rules_hold) {
   capability = gpus[_i].capability;
   setenv("B200OPT_VNODE_GPU", gpus[_i].key, 1);
@@ -422,6 +430,8 @@ START_TEST(rules_hold) {
          "%lld taken, %lld refused; of PyTorch's: %lld taken, %lld refused\n",
          capability, CUBLAS_VERSION, all.taken, all.refused, beside.taken, beside.refused, pytorch.taken, pytorch.refused);
   ck_assert_int_eq(all.taken > 0, capability >= 89);
+  ck_assert_int_eq(algorithms_for(E4), capability >= 89);
+  ck_assert_int_eq(algorithms_for(F4), capability >= 100);
   ck_assert_int_eq(pytorch.taken > 0, capability >= 89);
   for (int i = 0; i < COUNT(rules); i++) {
     printf("  %-36s rejects %8lld, alone %6lld\n", rules[i].name, rules[i].rejects, rules[i].alone);

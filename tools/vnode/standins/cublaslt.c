@@ -7,6 +7,7 @@
 
 #include "tools/vnode/core/model.h"
 #include "tools/vnode/standins/blas_common.h"
+#include "tools/vnode/standins/lt_narrow.h"
 #include "tools/vnode/standins/lt_objects.h"
 #include "tools/vnode/standins/lt_rules.h"
 #include "tools/vnode/standins/number.h"
@@ -187,6 +188,13 @@ VNODE_API cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublas
   return CUBLAS_STATUS_SUCCESS;
 }
 
+static bool types_supported(cublasComputeType_t compute, cudaDataType_t scale, cudaDataType_t a, cudaDataType_t b,
+                            cudaDataType_t c, cudaDataType_t d) {
+  enum vnode_gemm_kind kind = vnode_gemm_kind((int)compute, a, b, c, d);
+  return kind != VNODE_GEMM_NONE && scale == vnode_gemm_scale_type((int)compute, a) &&
+         (!vnode_gemm_is_narrow(kind) || lt_narrow_available(kind));
+}
+
 VNODE_API cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale,
                                                   cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d,
                                                   int requested, int ids[], int *count) {
@@ -195,7 +203,7 @@ VNODE_API cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cubla
   if (requested <= 0 || !ids || !count)
     return CUBLAS_STATUS_INVALID_VALUE;
   *count = 0;
-  if (vnode_gemm_kind((int)compute, a, b, c, d) == VNODE_GEMM_NONE || scale != vnode_gemm_scale_type((int)compute, a))
+  if (!types_supported(compute, scale, a, b, c, d))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   ids[0] = LT_ALGO_ID;
   *count = 1;
@@ -209,7 +217,7 @@ VNODE_API cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasC
     return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!algo || id != LT_ALGO_ID)
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (vnode_gemm_kind((int)compute, a, b, c, d) == VNODE_GEMM_NONE || scale != vnode_gemm_scale_type((int)compute, a))
+  if (!types_supported(compute, scale, a, b, c, d))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   algo_make(NULL, algo);
   return CUBLAS_STATUS_SUCCESS;

@@ -39,6 +39,13 @@ static bool mode_supported(int32_t mode, enum vnode_gemm_kind kind) {
   return false;
 }
 
+bool lt_narrow_available(enum vnode_gemm_kind kind) {
+  bool available = false;
+  for (int32_t mode = 0; mode < VNODE_SCALE_MODES; mode++)
+    available |= mode_supported(mode, kind);
+  return available;
+}
+
 static bool is_128(int32_t mode) {
   return mode == VNODE_SCALE_VEC128_32F || mode == VNODE_SCALE_BLK128x128_32F;
 }

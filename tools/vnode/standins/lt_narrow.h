@@ -16,6 +16,9 @@
 
 #include "tools/vnode/standins/lt_rules.h"
 
+/* There is any way to multiply operands of this narrow kind. */
+bool lt_narrow_available(enum vnode_gemm_kind kind);
+
 /* pre: a problem of narrow kind whose sizes agree. Everything but the epilogue. */
 bool lt_narrow_supported(const struct lt_problem *problem);
 
