@@ -50,13 +50,6 @@ def test_scale_like_torch(type_, narrow):
         assert scale == expected.numpy() and inverse == (1 / expected).numpy()
 
 
-def test_slot_is_used_again():
-    slot = k.Scale()
-    for amax in 3.0, 0.25, 100.0, 0.0, 7.0:
-        bits = np.full((40, 40), amax, np.float32).view(np.uint32)
-        assert k.tensor_scale(bits, k.F32, k.E4M3, scale=slot)[0] == (np.float32(448) / np.float32(amax) if amax else 1)
-
-
 @pytest.mark.parametrize("narrow", FP8, ids=["e4m3", "e5m2"])
 def test_cast_like_ml_dtypes(narrow):
     ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -56,6 +56,13 @@ def test_scale_of_a_tensor():
             assert seen == expected or np.isnan(seen) and np.isnan(expected), f"{row}: {seen}, not {expected}"
 
 
+def test_slot_is_used_again():
+    slot = k.Scale()
+    for amax in 3.0, 0.25, 100.0, 0.0, 7.0:
+        bits = np.full((40, 40), amax, np.float32).view(np.uint32)
+        assert k.tensor_scale(bits, k.F32, k.E4M3, scale=slot)[0] == (np.float32(448) / np.float32(amax) if amax else 1)
+
+
 @pytest.mark.parametrize("row", VECTORS["per_tensor_quant"], ids=lambda row: f"{row['name']}-{row['fmt']}")
 def test_quantised_tensor(row):
     narrow, bits = FORMATS[row["fmt"]], unhex(row["x"], 2)[None]
