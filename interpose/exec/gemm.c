@@ -17,7 +17,8 @@ static struct {
   pthread_mutex_t breaker_lock;
   struct b200_breaker breaker;
   _Atomic uint64_t converted;
-  _Atomic uint64_t epoch; /* changes when the breaker's answers may */
+  _Atomic int64_t ordinals[B200_ROLE_COUNT]; /* GEMMs of each role since the step began; only counted for rules that ask */
+  _Atomic uint64_t epoch;                    /* changes when the breaker's answers may */
 } exec = {.breaker_lock = PTHREAD_MUTEX_INITIALIZER};
 
 void b200_gemm_start(const struct b200_config *config, int rank, int world) {
@@ -67,13 +68,20 @@ static bool complete_facts(struct b200_work *work, struct b200_facts *facts) {
   return true;
 }
 
+/* A recomputed forward counts on from the forward: `index` tells blocks apart in the forward only. */
+static struct b200_position position_of(const struct b200_policy *policy, const struct b200_gemm *gemm) {
+  bool counts = policy->positional;
+  int64_t index = counts ? atomic_fetch_add_explicit(&exec.ordinals[gemm->role], 1, memory_order_relaxed) : -1;
+  return (struct b200_position){.step = b200_runtime_step(), .index = index, .rank = exec.rank, .world = exec.world};
+}
+
 /* The plan of a shape: remembered, unless a rule asks where in the job the call stands, or the breaker has changed. */
 static void plan_shape(const struct b200_work *work, struct b200_shape *shape, const struct b200_facts *facts) {
   const struct b200_policy *policy = &work->gpu->policy;
   uint64_t epoch = atomic_load_explicit(&exec.epoch, memory_order_acquire);
   if (shape->planned && shape->epoch == epoch && !policy->positional)
     return;
-  struct b200_position position = {.step = b200_runtime_step(), .index = -1, .rank = exec.rank, .world = exec.world};
+  struct b200_position position = position_of(policy, &facts->gemm);
   b200_demoted demoted = b200_breaker_look(&exec.breaker, &facts->gemm);
   shape->plan = b200_decide(policy, facts, &position, demoted);
   if (shape->plan.cuts > 1 && facts->beta != B200_BETA_ZERO)
@@ -128,6 +136,8 @@ static void told(void *context, const struct b200_gemm *gemm, enum b200_format f
 void b200_gemm_step(void) {
   if (!exec.config)
     return;
+  for (int role = 0; role < B200_ROLE_COUNT; role++)
+    atomic_store_explicit(&exec.ordinals[role], 0, memory_order_relaxed);
   pthread_mutex_lock(&exec.breaker_lock);
   bool any = exec.breaker.pending > 0;
   if (any)
@@ -146,14 +156,15 @@ static bool pick_sample(const struct b200_work *work, struct b200_shape *shape, 
   bool audit = config->audit_every > 0 &&
                atomic_fetch_add_explicit(&exec.converted, 1, memory_order_relaxed) % (uint64_t)config->audit_every == 0;
   bool guard = config->guard != B200_GUARD_OFF && calls % GUARD_EVERY == 0;
-  return (audit || guard) && b200_watch_begin(out, work->vendor, work->gpu, work->call, calls, audit);
+  return (audit || guard) && b200_watch_begin(out, work->vendor, work->gpu, work->call, calls, audit,
+                                              audit ? &shape->audit_reference : &shape->guard_reference);
 }
 
 static void observe(const struct b200_work *work, struct b200_shape *shape, const struct b200_facts *facts,
                     struct b200_outcome *outcome) {
   static const int precisions[] = {B200_PRECISION_AUTO, B200_PRECISION_FP8, B200_PRECISION_MXFP8};
   for (int i = 0; i < 3 && !shape->planned; i++) {
-    struct b200_position position = {.step = b200_runtime_step(), .index = -1, .rank = exec.rank, .world = exec.world};
+    struct b200_position position = {.step = b200_runtime_step(), .rank = exec.rank, .world = exec.world};
     struct b200_plan plan = b200_decide_as(&work->gpu->policy, precisions[i], facts, &position, 0);
     shape->would[i] = plan.format;
     shape->would_reason[i] = plan.reason;

@@ -21,12 +21,19 @@ static uint64_t hash_of(const struct b200_shape_key *key) {
   return hash | 1;
 }
 
+static void end(struct b200_shape *shape, const struct b200_vendor *vendor) {
+  b200_product_end(&shape->guard_reference, vendor);
+  b200_product_end(&shape->audit_reference, vendor);
+  for (int format = 0; format < B200_FORMAT_COUNT - 1; format++) {
+    b200_product_end(&shape->conversions[format].whole, vendor);
+    b200_product_end(&shape->conversions[format].last, vendor);
+  }
+}
+
 static void forget(struct b200_shapes *table, const struct b200_vendor *vendor) {
   for (int i = 0; i < ENTRIES; i++)
-    for (int format = 0; format < B200_FORMAT_COUNT - 1 && table->entries[i].hash; format++) {
-      b200_product_end(&table->entries[i].conversions[format].whole, vendor);
-      b200_product_end(&table->entries[i].conversions[format].last, vendor);
-    }
+    if (table->entries[i].hash)
+      end(&table->entries[i], vendor);
   memset(table, 0, sizeof *table);
 }
 

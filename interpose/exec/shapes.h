@@ -53,6 +53,7 @@ struct b200_shape {
   uint8_t would[3], would_reason[3];                         /* observing: what auto, fp8 and mxfp8 would do */
   uint32_t calls;                                            /* converted */
   struct b200_conversion conversions[B200_FORMAT_COUNT - 1]; /* by format − 1 */
+  struct b200_product guard_reference, audit_reference;      /* the original precision, for samples (watch.h) */
 };
 
 struct b200_shapes;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "interpose/exec/arena.h"
-#include "interpose/exec/product.h"
 #include "policy/breaker.h"
 
 enum { SLOTS = 32 };
@@ -60,7 +59,7 @@ static bool is_ready(const struct b200_vendor *vendor, const struct b200_gpu *gp
 }
 
 bool b200_watch_begin(struct b200_sample *out, const struct b200_vendor *vendor, const struct b200_gpu *gpu,
-                      const struct b200_gemm_call *call, uint32_t calls, bool audit) {
+                      const struct b200_gemm_call *call, uint32_t calls, bool audit, struct b200_product *reference) {
   const struct b200_gemm *gemm = &call->facts.gemm;
   if (!is_ready(vendor, gpu))
     return false;
@@ -74,6 +73,7 @@ bool b200_watch_begin(struct b200_sample *out, const struct b200_vendor *vendor,
         .device = &watch.device[i],
         .audit = audit,
         .columns = columns,
+        .reference = reference,
         .from = (int64_t)(calls * 2654435761u) % (gemm->n - columns + 1),
     };
     return true;
@@ -103,7 +103,7 @@ void b200_watch_before(struct b200_sample *sample, const struct b200_vendor *ven
   const struct b200_product_operand a = {b200_cuda_type(gemm->a), gemm->ta != 'N', facts.lda, 0};
   const struct b200_product_operand b = {b200_cuda_type(gemm->b), b_k_fast, facts.ldb, 0};
   const struct b200_product_terms terms = {.sm_target = call->sm_target};
-  struct b200_product product;
+  struct b200_product *product = sample->reference;
   sample->zeroed = vendor->cuMemsetD8Async((CUdeviceptr)sample->device, 0, sizeof *sample->device, (CUstream)call->stream) ==
                    CUDA_SUCCESS;
   if (!sample->zeroed || gemm->batch != 1 || !reference)
@@ -111,8 +111,8 @@ void b200_watch_before(struct b200_sample *sample, const struct b200_vendor *ven
   facts.ldd = reference_ld(gemm);
   if (facts.beta == B200_BETA_ZERO)
     facts.ldc = facts.ldd;
-  if (b200_product_make(&product, vendor, call->handle, &facts, B200_FORMAT_NATIVE, gemm->m, sample->columns, &a, &b, &terms,
-                        0, 16) != B200_PRODUCT_READY)
+  if (!product->desc && b200_product_make(product, vendor, call->handle, &facts, B200_FORMAT_NATIVE, gemm->m,
+                                          sample->columns, &a, &b, &terms, 0, 16) != B200_PRODUCT_READY)
     return;
   const struct b200_product_pointers pointers = {
       .a = call->a,
@@ -124,8 +124,7 @@ void b200_watch_before(struct b200_sample *sample, const struct b200_vendor *ven
       .bias = call->bias,
   };
   sample->compares =
-      b200_product_run(&product, vendor, call->handle, &pointers, (CUstream)call->stream) == CUBLAS_STATUS_SUCCESS;
-  b200_product_end(&product, vendor);
+      b200_product_run(product, vendor, call->handle, &pointers, (CUstream)call->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 static uint8_t source_of(uint8_t element) {

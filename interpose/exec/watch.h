@@ -14,6 +14,7 @@
 
 #include "interpose/exec/device.h"
 #include "interpose/exec/gemm.h"
+#include "interpose/exec/product.h"
 
 enum { B200_WATCH_COLUMNS = 64 };
 
@@ -31,11 +32,13 @@ struct b200_sample {
   bool sent;                      /* it is on its way to the host */
   bool compares;                  /* there is a reference; set by b200_watch_before() */
   int64_t from, columns;          /* of D that are compared */
+  struct b200_product
+      *reference; /* the GEMM of these columns in the original precision; made at the first sample, then kept */
 };
 
 /* A free slot for a sample of the call; NULL: none, or no memory. */
 bool b200_watch_begin(struct b200_sample *out, const struct b200_vendor *vendor, const struct b200_gpu *gpu,
-                      const struct b200_gemm_call *call, uint32_t calls, bool audit);
+                      const struct b200_gemm_call *call, uint32_t calls, bool audit, struct b200_product *reference);
 
 /* Bytes that the reference needs: of the arena, behind all else. */
 uint64_t b200_watch_bytes(const struct b200_sample *sample, const struct b200_gemm_call *call);
