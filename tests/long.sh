@@ -5,6 +5,8 @@
 #   e2e    every client for more steps, 4 and 8 ranks                             40 minutes
 #   e2e12  every client, and torch's own operator database, with CUDA 12's PyTorch 30 minutes
 #   orders every client in 20 seeds of adversarial order (forked from one process) 60 minutes
+#   orders-fp8, orders-mxfp8, orders-auto  the same with converted GEMMs          60 minutes each
+#   curves 600 steps in BF16, FP8, MXFP8 and auto, two seeds, and the emulations   60 minutes
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  30 minutes
@@ -27,6 +29,14 @@ case ${1:-} in
   orders)
     tools/setup --tests
     exec build/release/b200opt dryrun --gpus 4 --log "$(mktemp -d)" -- .venv/bin/python -B tests/e2e/sweep.py
+    ;;
+  orders-fp8 | orders-mxfp8 | orders-auto)
+    tools/setup --tests
+    exec build/release/b200opt dryrun --gpus 4 --log "$(mktemp -d)" -- .venv/bin/python -B tests/e2e/sweep.py --precision "${1#orders-}"
+    ;;
+  curves)
+    tools/setup --tests
+    exec .venv/bin/python -B tests/e2e/curves.py --b200opt build/release/b200opt --out build/curves
     ;;
   order)
     tools/setup --tests

@@ -2,12 +2,15 @@
 """Every client of the matrix in eager, deferred and many seeds of adversarial order: bit-identical losses and gradient norms and no race. Two eager and two deferred runs take the same modelled time; in adversarial order PyTorch's allocator hears at other
 times that a block is free, and may ask the driver more or less often.
 
-    b200opt dryrun --gpus 4 --log DIR -- python tests/e2e/sweep.py [--seeds 20] [--only CLIENT]
+    b200opt dryrun --gpus 4 --log DIR -- python tests/e2e/sweep.py [--seeds 20] [--only CLIENT] [--precision fp8]
+
+With --precision every GEMM that can be is converted, and of those of 16-bit types at least 80 % of the FLOPs must be.
 
 PyTorch and the trainers are imported once; each run is forked from that process before it has touched CUDA, which saves most of a
 run's time.
 """
 import argparse
+import collections
 import contextlib
 import importlib
 import json
@@ -21,7 +24,12 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools" / "demo_job")]
-from matrix import CLIENTS, LOADERS  # noqa: E402
+from conftest import PRECISIONS  # noqa: E402
+from matrix import CLIENTS, FP32_ACCUM, LOADER_PLAIN, LOADERS  # noqa: E402
+
+LEAST_CONVERTED = 0.8
+# Calls whose types are no affair of FP8: FP32 GEMMs, and those that another library made narrow.
+NOT_ELIGIBLE = ("fp32", "dtype", "api", "already_narrow")
 
 # Not torchtitan: importing it asks for the number of GPUs, which the virtual node answers by what the environment says then.
 IMPORTS = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.utils.data", "transformers.trainer", "accelerate")
@@ -50,6 +58,19 @@ def rank_main(command, world, rank, order, seed, folder, port):
     else:
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
+
+
+def converted(folder, precision):
+    """Share of the eligible GEMM FLOPs that were done in the format, from the library's logs of all ranks."""
+    done = collections.Counter()
+    for path in folder.glob("shim/**/*.jsonl"):
+        for record in map(json.loads, path.read_text().splitlines()):
+            if record["t"] == "gemm" and record["reason"] not in NOT_ELIGIBLE:
+                done[record["plan"] == precision if precision != "auto" else record["plan"] != "native", record["reason"]] += record["flops"]
+    assert done, "no GEMM was logged"
+    share = sum(flops for (narrow, _), flops in done.items() if narrow) / sum(done.values())
+    assert share >= LEAST_CONVERTED, f"{100 * share:.0f} % converted: {dict(done)}"
+    return share
 
 
 class Sweep:
@@ -112,7 +133,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--only", action="append", help="this client; may be given again")
+    parser.add_argument("--precision", choices=PRECISIONS, help="convert GEMMs to this format")
     args = parser.parse_args()
+    if args.precision:
+        os.environ.update(B200OPT_PRECISION=args.precision, B200OPT_STRATEGY="always")
     names = [job.name for job in CLIENTS]
     if unknown := set(args.only or ()) - set(names):
         parser.error(f"no client {', '.join(sorted(unknown))}; there are {', '.join(names)}")
@@ -132,6 +156,9 @@ def main():
         eager, eager_ns = sweep.run(job, "eager", 0, f"{job.name}-eager")
         again, again_ns = sweep.run(job, "eager", 0, f"{job.name}-eager-again")
         assert again == eager and (not timed or again_ns == eager_ns), f"{job.name}: two eager runs differ: {eager_ns} {again_ns}"
+        note = ""
+        if args.precision and job not in (FP32_ACCUM, LOADER_PLAIN, *LOADERS):  # all FP32
+            note = f"; {100 * converted(sweep.folder / f'{job.name}-eager', args.precision):.0f} % converted"
         late_ns, bad = {}, 0
         orders = [("deferred", 0), ("deferred", 1), *(("adversarial", seed) for seed in range(1, args.seeds + 1))]
         for order, seed in orders:
@@ -148,7 +175,7 @@ def main():
                 print(f"{name}: {error}", flush=True)
         failed += bad
         print(f"{job.name}: {len(orders)} late runs, {bad} bad; modelled {eager_ns[0] / 1e6:.3f} ms eager, "
-              f"{late_ns.get(0, 0) / 1e6:.3f} ms deferred; {time.monotonic() - start:.0f} s", flush=True)
+              f"{late_ns.get(0, 0) / 1e6:.3f} ms deferred{note}; {time.monotonic() - start:.0f} s", flush=True)
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed or not passed else 0)
 
