@@ -43,6 +43,7 @@ void b200_policy_make(struct b200_policy *out, const struct b200_config *config,
   out->cost_row = b200_cost_row(device);
   b200_rules_load(config, out->rules, B200_RULES_MAX, &out->rule_count, complaint, complaint_size);
   out->positional = b200_rules_positional(out->rules, out->rule_count);
+  out->asks_index = b200_rules_ask_index(out->rules, out->rule_count);
   out->precision = config->precision;
   out->strategy = config->strategy;
   out->role_precision[B200_ROLE_FPROP] = config->fprop;
@@ -189,8 +190,10 @@ _Static_assert(B200_ROLE_NATIVE == (int)B200_PRECISION_NATIVE && B200_ROLE_AUTO 
 
 static struct wish wish_for(const struct b200_policy *policy, int precision, const struct b200_facts *facts,
                             const struct b200_position *position) {
-  const struct b200_rule *rule = b200_rules_match(policy->rules, policy->rule_count, facts, position);
   uint8_t role = facts->gemm.role;
+  if (policy->asks_index && role <= B200_ROLE_WGRAD && (!position || position->index < 0))
+    return (struct wish){B200_ACTION_NATIVE, B200_REASON_UNPLACED};
+  const struct b200_rule *rule = b200_rules_match(policy->rules, policy->rule_count, facts, position);
   if (rule && rule->action != B200_ACTION_INHERIT)
     return (struct wish){(enum b200_action)rule->action, B200_REASON_RULE};
   if (role <= B200_ROLE_WGRAD && policy->role_precision[role] != B200_ROLE_INHERIT)

@@ -105,6 +105,7 @@ struct b200_policy {
   struct b200_rule rules[B200_RULES_MAX];
   int rule_count;
   bool positional; /* some rule asks for step, index or rank: a decision may not be remembered by shape alone */
+  bool asks_index; /* … for the index */
   int precision, strategy, role_precision[3], grad_format;
   int cost_row; /* of the device, in cost.def */
   int64_t workspace_bytes;

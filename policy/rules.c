@@ -467,10 +467,18 @@ const struct b200_rule *b200_rules_match(const struct b200_rule *rules, int coun
   return NULL;
 }
 
-bool b200_rules_positional(const struct b200_rule *rules, int count) {
+static bool asks(const struct b200_rule *rules, int count, uint8_t key) {
   for (int i = 0; i < count; i++)
     for (int j = 0; j < rules[i].term_count; j++)
-      if (rules[i].terms[j].key == KEY_STEP || rules[i].terms[j].key == KEY_INDEX || rules[i].terms[j].key == KEY_RANK)
+      if (rules[i].terms[j].key == key)
         return true;
   return false;
+}
+
+bool b200_rules_ask_index(const struct b200_rule *rules, int count) {
+  return asks(rules, count, KEY_INDEX);
+}
+
+bool b200_rules_positional(const struct b200_rule *rules, int count) {
+  return asks(rules, count, KEY_STEP) || asks(rules, count, KEY_INDEX) || asks(rules, count, KEY_RANK);
 }

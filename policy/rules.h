@@ -20,6 +20,7 @@ const struct b200_rule *b200_rules_match(const struct b200_rule *rules, int coun
 
 /* Whether some rule asks for step, index or rank. */
 bool b200_rules_positional(const struct b200_rule *rules, int count);
+bool b200_rules_ask_index(const struct b200_rule *rules, int count);
 
 /* The rule as text, in the grammar; cut to `size`. Returns `out`. */
 const char *b200_rule_text(const struct b200_rule *rule, char *out, size_t size);

@@ -9,16 +9,18 @@
 #include "interpose/exec/selftest.h"
 #include "interpose/runtime.h"
 #include "policy/breaker.h"
+#include "policy/ordinals.h"
 
-/* The breaker's lock is a leaf: nothing else is taken, and no vendor called, while it is held. Looking takes none. */
+/* The breaker's lock is a leaf: nothing else is taken, and no vendor called, while it is held. Looking at the breaker takes
+ * none. */
 static struct {
   const struct b200_config *config;
   int rank, world;
   pthread_mutex_t breaker_lock;
   struct b200_breaker breaker;
   _Atomic uint64_t converted;
-  _Atomic int64_t ordinals[B200_ROLE_COUNT]; /* GEMMs of each role since the step began; only counted for rules that ask */
-  _Atomic uint64_t epoch;                    /* changes when the breaker's answers may */
+  struct b200_ordinals ordinals; /* only followed for rules that ask; under breaker_lock */
+  _Atomic uint64_t epoch;        /* changes when the breaker's answers may */
 } exec = {.breaker_lock = PTHREAD_MUTEX_INITIALIZER};
 
 void b200_gemm_start(const struct b200_config *config, int rank, int world) {
@@ -68,10 +70,14 @@ static bool complete_facts(struct b200_work *work, struct b200_facts *facts) {
   return true;
 }
 
-/* A recomputed forward counts on from the forward: `index` tells blocks apart in the forward only. */
+/* Where in the job the call stands. */
 static struct b200_position position_of(const struct b200_policy *policy, const struct b200_gemm *gemm) {
-  bool counts = policy->positional;
-  int64_t index = counts ? atomic_fetch_add_explicit(&exec.ordinals[gemm->role], 1, memory_order_relaxed) : -1;
+  int64_t index = -1;
+  if (policy->asks_index) {
+    pthread_mutex_lock(&exec.breaker_lock);
+    index = b200_ordinals_next(&exec.ordinals, (enum b200_role)gemm->role);
+    pthread_mutex_unlock(&exec.breaker_lock);
+  }
   return (struct b200_position){.step = b200_runtime_step(), .index = index, .rank = exec.rank, .world = exec.world};
 }
 
@@ -136,9 +142,8 @@ static void told(void *context, const struct b200_gemm *gemm, enum b200_format f
 void b200_gemm_step(void) {
   if (!exec.config)
     return;
-  for (int role = 0; role < B200_ROLE_COUNT; role++)
-    atomic_store_explicit(&exec.ordinals[role], 0, memory_order_relaxed);
   pthread_mutex_lock(&exec.breaker_lock);
+  b200_ordinals_step(&exec.ordinals);
   bool any = exec.breaker.pending > 0;
   if (any)
     b200_breaker_step(&exec.breaker, exec.world <= 1, told, NULL);

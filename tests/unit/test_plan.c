@@ -207,6 +207,7 @@ static const struct row {
     {B200_REASON_CONVERTED, MX, MX, 100, 130100, GUARDED(FP8), {AS(auto)}, {{0}}},
     {B200_REASON_BREAKER_HEURISTIC, NO, FP8, 100, 130100, B200_OPEN_HEURISTIC << 2 * FP8, {AS(fp8)}, {{0}}},
     {B200_REASON_BREAKER_VENDOR, NO, MX, 100, 130100, B200_OPEN_VENDOR << 2 * MX, {AS(mxfp8)}, {{0}}},
+    {B200_REASON_UNPLACED, NO, NO, 100, 130100, 0, {AS(fp8), "B200OPT_RULES=index=0:native"}, {{0}}},
     {B200_REASON_RULE, NO, NO, 100, 130100, 0, {AS(fp8), "B200OPT_RULES=out>=4096:bf16"}, {{0}}},
     {B200_REASON_CONVERTED, FP8, FP8, 100, 130100, 0, {AS(fp8), "B200OPT_RULES=out>4096:bf16"}, {{0}}},
     {B200_REASON_CONVERTED, MX, MX, 100, 130100, 0, {AS(fp8), "B200OPT_RULES=*:mxfp8"}, {{0}}},
@@ -347,7 +348,7 @@ START_TEST(tn_where_hardware_or_dimensions_ask_for_it) {
 }
 END_TEST
 
-/* Positions decide only through rules; without one, rules that ask for it do not hold. */
+/* Positions decide only through rules. While the index is not known, a call that a rule may ask about stays as it is. */
 START_TEST(rules_see_the_position) {
   struct b200_facts facts = good_facts();
   struct b200_policy policy;
@@ -355,7 +356,13 @@ START_TEST(rules_see_the_position) {
   make_policy(&policy, &b200, (const char *[]){AS(fp8), "B200OPT_RULES=step<10,index=3:native", NULL});
   ck_assert(policy.positional);
   ck_assert_int_eq(b200_decide(&policy, &facts, &position, 0).reason, B200_REASON_RULE);
-  ck_assert_int_eq(b200_decide(&policy, &facts, NULL, 0).reason, B200_REASON_CONVERTED);
+  ck_assert_int_eq(b200_decide(&policy, &facts, NULL, 0).reason, B200_REASON_UNPLACED);
+  position.index = -1;
+  ck_assert_int_eq(b200_decide(&policy, &facts, &position, 0).reason, B200_REASON_UNPLACED);
+  facts.gemm.role = B200_ROLE_OTHER; /* has no index: rules that ask for it do not hold */
+  ck_assert_int_eq(b200_decide(&policy, &facts, &position, 0).reason, B200_REASON_CONVERTED);
+  facts.gemm.role = B200_ROLE_FPROP;
+  position.index = 3;
   position.step = 10;
   ck_assert_int_eq(b200_decide(&policy, &facts, &position, 0).reason, B200_REASON_CONVERTED);
   position.step = -1;
