@@ -251,7 +251,8 @@ enum vnode_status vnode_op_submit(struct vnode_stream *stream, const struct vnod
   memcpy(&node, &symbol, sizeof symbol);
   ck_assert_uint_le(op->access_count, ACCESSES_MAX);
   access_count = op->access_count;
-  memcpy(accesses, op->accesses, access_count * sizeof *accesses);
+  if (access_count)
+    memcpy(accesses, op->accesses, access_count * sizeof *accesses);
   operation_duration_ns = op->duration_ns;
   return node(stream, op);
 }
