@@ -80,7 +80,7 @@ static struct b200_gemm gemm_of(struct reading *reading, cublasLtMatmulDesc_t de
                                 cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t d) {
   cublasOperation_t ta = (cublasOperation_t)desc_value(reading, desc, CUBLASLT_MATMUL_DESC_TRANSA, 4);
   cublasOperation_t tb = (cublasOperation_t)desc_value(reading, desc, CUBLASLT_MATMUL_DESC_TRANSB, 4);
-  cublasLtMatrixLayoutAttribute_t contracted = ta == CUBLAS_OP_N ? CUBLASLT_MATRIX_LAYOUT_COLS : CUBLASLT_MATRIX_LAYOUT_ROWS;
+  int contracted = ta == CUBLAS_OP_N ? CUBLASLT_MATRIX_LAYOUT_COLS : CUBLASLT_MATRIX_LAYOUT_ROWS;
   struct b200_gemm gemm = b200_gemm_ex(
       B200_API_LT, ta, tb, (int64_t)layout_value(reading, d, CUBLASLT_MATRIX_LAYOUT_ROWS, 8),
       (int64_t)layout_value(reading, d, CUBLASLT_MATRIX_LAYOUT_COLS, 8), (int64_t)layout_value(reading, a, contracted, 8),
@@ -93,17 +93,14 @@ static struct b200_gemm gemm_of(struct reading *reading, cublasLtMatmulDesc_t de
   return gemm;
 }
 
-/* Attributes that a plain product has at 0; those that an older library does not know are not set in it. */
+/* Attributes that a plain product has at 0. Those of narrow operands and results (scales of A, B and D, amax) need no look:
+   cuBLASLt refuses them for the types that are asked about. */
 static const struct {
   int attribute;
   size_t bytes;
 } plain[] = {
     {CUBLASLT_MATMUL_DESC_TRANSC, 4},
-    {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 8},
-    {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 8},
     {CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, 8},
-    {CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, 8},
-    {CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, 8},
     {CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, 8},
 };
 

@@ -44,15 +44,20 @@ static struct b200_side side_of(const struct b200_gemm *gemm, const struct b200_
                                 int64_t stride) {
   bool k_fast = is_a ? gemm->ta != 'N' : gemm->tb == 'N';
   uint8_t narrow = is_a ? plan->a : plan->b;
+  enum b200_source source = gemm->a == B200_ELEMENT_F16 ? B200_SOURCE_F16 : B200_SOURCE_BF16;
+  enum b200_major major = k_fast ? B200_K_FAST : B200_K_SLOW, dst_major = k_fast || plan->tn ? B200_K_FAST : B200_K_SLOW;
+  bool mx = plan->format == B200_FORMAT_MXFP8;
   return (struct b200_side){
       .outer = is_a ? gemm->m : gemm->n,
       .ld = ld,
       .stride = stride,
       .matrices = gemm->batch > 1 && stride != 0 ? gemm->batch : 1,
-      .source = gemm->a == B200_ELEMENT_F16 ? B200_SOURCE_F16 : B200_SOURCE_BF16,
+      .source = (uint8_t)source,
       .narrow = narrow == B200_ELEMENT_E5M2 ? B200_NARROW_E5M2 : B200_NARROW_E4M3,
-      .major = k_fast ? B200_K_FAST : B200_K_SLOW,
-      .dst_major = k_fast || plan->tn ? B200_K_FAST : B200_K_SLOW,
+      .major = (uint8_t)major,
+      .dst_major = (uint8_t)dst_major,
+      .amax = (uint8_t)b200_kernel_amax(source, major),
+      .quantise = (uint8_t)(mx ? b200_kernel_mx(source, major) : b200_kernel_cast(source, major, dst_major)),
       .cut = plan->cuts > 1 && plan->cut_rows == is_a,
   };
 }
@@ -151,14 +156,13 @@ static bool find_scale(const struct b200_work *work, const struct b200_side *sid
       .scale = scale,
       .fp_max = side->narrow == B200_NARROW_E5M2 ? 57344.0f : 448.0f,
   };
-  return launch(work, b200_kernel_amax((enum b200_source)side->source, (enum b200_major)side->major), &args);
+  return launch(work, (enum b200_kernel)side->amax, &args);
 }
 
 /* The source's K-slow matrices of a batch are transposed one by one; all else is one launch. */
 static bool cast(const struct b200_work *work, const struct b200_side *side, const struct b200_operand *in, CUdeviceptr base,
                  const struct b200_tensor_scale *scale, struct b200_guard_counters *guard) {
-  enum b200_kernel kernel =
-      b200_kernel_cast((enum b200_source)side->source, (enum b200_major)side->major, (enum b200_major)side->dst_major);
+  enum b200_kernel kernel = (enum b200_kernel)side->quantise;
   struct b200_cast_args args = {
       .in = *in,
       .dst = (void *)(base + side->data),
@@ -198,7 +202,7 @@ static bool quantise(const struct b200_work *work, const struct b200_side *side,
       .narrow = side->narrow,
       .rounding = work->mx_rounding,
   };
-  return launch(work, b200_kernel_mx((enum b200_source)side->source, (enum b200_major)side->major), &args);
+  return launch(work, (enum b200_kernel)side->quantise, &args);
 }
 
 /* ----------------------------------------------------------------------------------------------------- carrying out */

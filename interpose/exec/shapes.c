@@ -11,11 +11,14 @@ struct b200_shapes {
   struct b200_shape entries[ENTRIES];
 };
 
+/* Of what differs between the GEMMs of a job: sizes, types, alignments and flags; the comparison sees all. */
 static uint64_t hash_of(const struct b200_shape_key *key) {
-  uint64_t hash = 1, word;
-  for (size_t i = 0; i < sizeof *key; i += sizeof word) {
-    memcpy(&word, (const char *)key + i, sizeof word);
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+  enum { TAIL = offsetof(struct b200_facts, c) };
+  uint64_t hash = 1, words[sizeof key->facts.gemm / 8 + (sizeof key->facts - TAIL) / 8];
+  memcpy(words, &key->facts.gemm, sizeof key->facts.gemm);
+  memcpy((char *)words + sizeof key->facts.gemm, (const char *)&key->facts + TAIL, sizeof key->facts - TAIL);
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    hash = (hash ^ words[i]) * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 32;
   }
   return hash | 1;

@@ -10,6 +10,7 @@
 #define B200_EXEC_SHAPES_H
 
 #include "interpose/exec/product.h"
+#include "interpose/exec/quant.h"
 
 /* Every byte is set: compared and hashed bytewise. */
 struct b200_shape_key {
@@ -29,8 +30,11 @@ struct b200_side {
   uint8_t source;        /* enum b200_source */
   uint8_t narrow;        /* enum b200_narrow */
   uint8_t major, dst_major;
-  bool cut; /* it is quantised piece by piece */
+  uint8_t amax, quantise; /* enum b200_kernel; amax: FP8 only */
+  bool cut;               /* it is quantised piece by piece */
 };
+
+_Static_assert(B200_KERNEL_COUNT <= UINT8_MAX, "kept in a byte");
 
 enum b200_conversion_state { B200_CONVERSION_UNMADE, B200_CONVERSION_READY };
 
