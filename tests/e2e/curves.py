@@ -27,10 +27,10 @@ LIMIT_S = 3600
 def arms(job, seed):
     """{name: (job, arm of conftest)} in the order in which they are worth having."""
     rows = {"bf16": (job, "observe")}
+    rows["bf16 shuffled 1"] = (shuffled(job, 1), "observe")
     for recipe in RECIPES:
         rows[recipe] = (job, recipe)
         rows[f"{recipe} emulated"] = (emulated(job, recipe), "cpu")
-    rows["bf16 shuffled 1"] = (shuffled(job, 1), "observe")
     if seed == 0:
         rows["bf16 shuffled 2"] = (shuffled(job, 2), "observe")
     rows["auto"] = (job, "auto")

@@ -12,8 +12,8 @@ contracts; it is summed in FP32, the bias is added, and the result is rounded on
   fp8    one scale per tensor, 448/amax (57344/amax for dY): X and W in E4M3, dY in E5M2
   mxfp8  E4M3 for all; a power of two per 32 elements, the smallest with which the largest of them is at most 448
 
-`--shuffle N` puts the sequences of each step in another order, N of them: the same training but for the order of its sums, which
-is what two runs of one job differ by on a GPU. With `--recipe none` the program runs on any device, the virtual node included.
+`--shuffle N` deals the sequences of a step to the ranks anew, in another way for each N: the same training but for the order of its
+sums and for what shares a scale. With `--recipe none` the program runs on any device, the virtual node included.
 """
 import argparse
 import dataclasses
@@ -118,7 +118,7 @@ def install(recipe):
 
 
 def shuffled(get_batch, seed):
-    """The sequences of all ranks in another order, drawn for each step anew."""
+    """The sequences of all ranks dealt anew for each step."""
 
     def shuffled_batch(text, args, step, micro, rank, world, device):
         ranks = [get_batch(text, args, step, micro, r, world, device) for r in range(world)]
