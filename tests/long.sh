@@ -12,6 +12,7 @@
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  30 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
+#   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
 #   demo-faults  300 faults in the demo job, bare and with the library               60 minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -64,6 +65,10 @@ case ${1:-} in
   faults)
     tools/setup --tests
     B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/faults.py
+    ;;
+  convert)
+    tools/setup --tests
+    B200_LONG=1 B200_BUILD=$PWD/build/release exec .venv/bin/python -B -m pytest -q -s -p no:cacheprovider tests/convert
     ;;
   demo-faults)
     tools/setup --tests

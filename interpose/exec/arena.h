@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/exec/vendor.h"
+#include "interpose/vendor.h"
 
 struct b200_arena {
   _Atomic int state; /* of arena.c */

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 
 #include "interpose/exec/quant.h"
-#include "interpose/exec/vendor.h"
+#include "interpose/vendor.h"
 #include "policy/config.h"
 #include "policy/plan.h"
 

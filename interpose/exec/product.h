@@ -16,7 +16,7 @@
 
 #include <stdbool.h>
 
-#include "interpose/exec/vendor.h"
+#include "interpose/vendor.h"
 #include "policy/plan.h"
 
 /* What of a call is no matter of the decision, but of the product. */

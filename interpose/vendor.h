@@ -7,8 +7,8 @@
  * Thread-safety: b200_vendor_find() from any thread, idempotent; the table is const once it has been handed out. No lock, no
  * allocation; dlsym takes the loader's lock the first time.
  */
-#ifndef B200_EXEC_VENDOR_H
-#define B200_EXEC_VENDOR_H
+#ifndef B200_VENDOR_H
+#define B200_VENDOR_H
 
 #include <cublasLt.h>
 #include <cuda.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "interpose/exec/vendor.h"
+#include "interpose/vendor.h"
 
 #include <stdatomic.h>
 
