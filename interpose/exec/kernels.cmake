@@ -7,7 +7,13 @@ function(b200_add_kernels_cpu name type)
   set(options -std=c++17 -O3 -g -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-math-errno -ffp-contract=off
     -Wall -Wextra -Wconversion -Wshadow -Wno-unknown-pragmas -Werror -I "${PROJECT_SOURCE_DIR}" ${ARGN})
   if(B200_SANITIZE)
-    list(APPEND options -O1 -fsanitize=${B200_SANITIZE} -fno-omit-frame-pointer)
+    list(APPEND options -O1 -DB200_CPU_SANITIZED -fsanitize=${B200_SANITIZE} -fno-omit-frame-pointer)
+    if(B200_SANITIZE MATCHES "undefined")
+      list(APPEND options -fno-sanitize=vptr) # it and `function` need C++'s type information
+      if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+        list(APPEND options -fno-sanitize=function)
+      endif()
+    endif()
   endif()
   add_custom_command(
     OUTPUT "${object}"
