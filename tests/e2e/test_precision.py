@@ -104,6 +104,28 @@ def test_the_bound_on_products_sees_another_recipe(lab, recipe):
     assert not missed
 
 
+# ---- kernels with one fault each, built by tests/exec: saturation and NaN are seen there, where operands reach them
+
+PRELOAD = "import os, sys; os.environ['LD_PRELOAD'] += ':' + sys.argv[1]; os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+
+
+@pytest.mark.parametrize("fault,recipe", [("axis", "mxfp8"), ("swizzle", "mxfp8"), ("padding", "mxfp8"), ("stale", "fp8")])
+def test_a_faulty_kernel_is_noticed(lab, fault, recipe):
+    """By the self-test before the first conversion, which leaves all as it is and says so; else by its products."""
+    library = lab.command.parent / "tests" / "exec" / f"libexec_broken_{fault}.so"
+    assert library.exists(), f"{library} is not built"
+    command = ("-c", PRELOAD, library, JOBS / "gemms.py", "--out", "{dir}/gemms.pt")
+    run = lab.good(Job(f"gemms-{fault}", command, world=1, launcher="python"), recipe)
+    if flops(run, "reason")["self_test"]:
+        print(f"{fault}: refused by the self-test")
+        assert f"b200opt: self-test: {recipe}" in run.stderr and not flops(run)[recipe]
+        return
+    cases = torch.load(run.folder / "gemms.pt")
+    wrong = [(label, name) for label, case in cases.items() for name, got, *rest in products(case, recipe) if not excess(got, *rest) <= 1]
+    print(f"{fault}: {len(wrong)} products wrong in {len({label for label, _ in wrong})} of {len(cases)} cases")
+    assert wrong
+
+
 # ---- training
 
 
@@ -119,16 +141,16 @@ def distance(a, b):
 @every_recipe
 @pytest.mark.parametrize("job", [PLAIN, BIAS_FUSED, ACCUMULATED], ids=lambda job: job.name)
 def test_losses_follow_the_emulation(lab, job, recipe, record_property):
-    """As near as the same job with its sums in another order, and much nearer than any other arithmetic."""
+    """As near as the same job with its sequences dealt anew to the ranks, and much nearer than any other arithmetic."""
     run, expected = lab.good(job, recipe), lab.good(emulated(job, recipe), "cpu")
     floor = distance(lab.good(shuffled(job, 1), recipe), run)
     gap = distance(run, expected)
     others = {"bf16": lab.good(job, "observe"), **{other: lab.good(job, other) for other in RECIPES if other != recipe}}
     others = {name: distance(run, other) for name, other in others.items()}
-    print(f"{job.name}, {recipe}: {gap:.2e} from the emulation, {floor:.2e} from itself shuffled, {others} from others")
+    print(f"{job.name}, {recipe}: {gap:.2e} from the emulation, {floor:.2e} from itself dealt anew, {others} from others")
     assert share(run, recipe) >= 0.9, flops(run, "reason")
     assert gap <= 2 * floor
-    assert min(others.values()) > 4 * gap, "the comparison could not tell one arithmetic from another"
+    assert min(others.values()) > 3 * gap, "the comparison could not tell one arithmetic from another"
 
 
 def assert_same(a, b):
