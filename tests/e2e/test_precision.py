@@ -104,12 +104,12 @@ def test_the_bound_on_products_sees_another_recipe(lab, recipe):
     assert not missed
 
 
-# ---- kernels with one fault each, built by tests/exec: saturation and NaN are seen there, where operands reach them
+# ---- kernels with one fault each, built by tests/exec; those that show only in NaN, Inf or what was in memory before are seen there
 
 PRELOAD = "import os, sys; os.environ['LD_PRELOAD'] += ':' + sys.argv[1]; os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 
 
-@pytest.mark.parametrize("fault,recipe", [("axis", "mxfp8"), ("swizzle", "mxfp8"), ("padding", "mxfp8"), ("stale", "fp8")])
+@pytest.mark.parametrize("fault,recipe", [("axis", "mxfp8"), ("swizzle", "mxfp8"), ("stale", "fp8")])
 def test_a_faulty_kernel_is_noticed(lab, fault, recipe):
     """By the self-test before the first conversion, which leaves all as it is and says so; else by its products."""
     library = lab.command.parent / "tests" / "exec" / f"libexec_broken_{fault}.so"
