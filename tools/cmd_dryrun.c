@@ -287,7 +287,7 @@ static const char *gpu_name(void) {
 
 static void say_node(bool bare) {
   cmd_say("virtual node: %s x %s, session %s, %s; times are this machine's", node_value("B200OPT_VNODE_GPUS"), gpu_name(),
-          getenv("B200OPT_VNODE_SESSION"), bare ? "without libb200opt.so" : "libb200opt.so observes");
+          getenv("B200OPT_VNODE_SESSION"), bare ? "without libb200opt.so" : "with libb200opt.so");
   cmd_say("OMP_NUM_THREADS=%s MKL_NUM_THREADS=%s MKL_CBWR=%s, logs in %s", getenv("OMP_NUM_THREADS"),
           getenv("MKL_NUM_THREADS"), getenv("MKL_CBWR"), getenv("B200OPT_LOG_DIR"));
 }
