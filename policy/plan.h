@@ -22,6 +22,10 @@
 enum b200_format { B200_FORMATS(B200_ENUM_FORMAT) B200_FORMAT_COUNT };
 extern const char *const b200_format_names[B200_FORMAT_COUNT];
 
+/* GEMMs that the library makes for itself, in the original precision, and that are in no log: references of sampled calls
+   have at most so many columns, those of the self-test this shape. */
+enum { B200_REFERENCE_COLUMNS = 64, B200_SELFTEST_M = 272, B200_SELFTEST_N = 144, B200_SELFTEST_K = 288 };
+
 /* Why a call is as it is: one row each in reasons.def, in the order of decision; exactly one applies to every call. */
 enum b200_reason {
 #define B200_REASON(id, name, help) B200_REASON_##id,

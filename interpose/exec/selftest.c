@@ -11,7 +11,7 @@
 #include "interpose/runtime.h"
 
 /* More than one tile of scales in each direction (128 rows by 128 of k), with partial ones at the ends. */
-enum { M = 272, N = 144, K = 288 };
+enum { M = B200_SELFTEST_M, N = B200_SELFTEST_N, K = B200_SELFTEST_K };
 
 /* Relative Frobenius errors of a format's product on independent random data are 0.034 (E4M3 · E4M3) and 0.053 (E4M3 ·
    E5M2); a relative error of 0.045 is a cosine of 0.999. */

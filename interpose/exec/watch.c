@@ -67,7 +67,7 @@ bool b200_watch_begin(struct b200_sample *out, const struct b200_vendor *vendor,
     int state = FREE;
     if (!atomic_compare_exchange_strong(&watch.slots[i].state, &state, TAKEN))
       continue;
-    int64_t columns = audit || gemm->n < B200_WATCH_COLUMNS ? gemm->n : B200_WATCH_COLUMNS;
+    int64_t columns = audit || gemm->n < B200_REFERENCE_COLUMNS ? gemm->n : B200_REFERENCE_COLUMNS;
     *out = (struct b200_sample){
         .index = i,
         .device = &watch.device[i],
@@ -188,7 +188,7 @@ static int compare(const void *left, const void *right) {
 
 /* Relative errors of the columns; a column without values says nothing unless its error is not 0. */
 static struct b200_guard_shadow shadow_of(const struct b200_watch_slot *slot, int64_t columns) {
-  double errors[B200_WATCH_COLUMNS];
+  double errors[B200_REFERENCE_COLUMNS];
   size_t count = 0;
   for (int64_t i = 0; i < columns; i++) {
     double error = slot->sums[i][0], norm = slot->sums[i][1];

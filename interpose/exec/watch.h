@@ -16,11 +16,9 @@
 #include "interpose/exec/gemm.h"
 #include "interpose/exec/product.h"
 
-enum { B200_WATCH_COLUMNS = 64 };
-
 struct b200_watch_slot {
   struct b200_guard_counters a, b;
-  double sums[B200_WATCH_COLUMNS][2];
+  double sums[B200_REFERENCE_COLUMNS][2];
 };
 
 /* What one sampled call has on it. */

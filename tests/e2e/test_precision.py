@@ -2,6 +2,8 @@
 """Jobs whose GEMMs run in FP8 and MXFP8: what they compute is what emulation.py computes, and does not depend on what must not matter."""
 import collections
 import dataclasses
+import json
+import subprocess
 
 import emulation
 import pytest
@@ -210,3 +212,14 @@ def test_healthy_training_is_left_in_its_format(lab, recipe):
         assert sum(flops(run).values()) == sum(flops(run, "reason").values()) > 0
         for records in run.logs().values():
             assert not [r for r in records if r["t"] in ("guard", "sample", "warn")]
+
+
+@every_recipe
+def test_the_report_says_what_was_converted_and_agrees_with_the_node(lab, recipe):
+    run = lab.good(PLAIN, recipe)
+    command = [str(lab.command), "report", "--json", str(run.folder / "log")]
+    said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert said["node_check"]["equal"] is True, said["node_check"]
+    rows = said["report"]["conversion"]["rows"]
+    assert sum(row["flops"] for row in rows) == sum(flops(run).values())
+    assert {(row["plan"], row["reason"]) for row in rows} == {(recipe, "converted")}

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/report/conversion.h"
 
+#include "policy/plan.h"
 #include "tools/shape.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Columns that the guard compares at most (B200_WATCH_COLUMNS of interpose/exec/watch.h, which the command does not see). */
-#define REFERENCE_COLUMNS 64
 
 static bool is_converted(const struct b200_log_gemm *gemm) {
   return strcmp(gemm->plan, "fp8") == 0 || strcmp(gemm->plan, "mxfp8") == 0;
@@ -288,9 +288,16 @@ static int64_t calls_asked(const json_t *done, const json_t *shape) {
   return calls;
 }
 
-/* A wide row of the node without the guard's references, which compare some columns of samples and which no log has. */
+/* May be a GEMM that the library has made for itself. */
+static bool may_be_own(const json_t *shape) {
+  int64_t n = number(shape, "n");
+  return n <= B200_REFERENCE_COLUMNS ||
+         (number(shape, "m") == B200_SELFTEST_M && n == B200_SELFTEST_N && number(shape, "k") == B200_SELFTEST_K);
+}
+
+/* A wide row of the node without the references of samples and of the self-test, which no log has. */
 static json_t *without_references(const json_t *shape, const json_t *done) {
-  int64_t calls = number(shape, "calls"), asked = number(shape, "n") <= REFERENCE_COLUMNS ? calls_asked(done, shape) : calls;
+  int64_t calls = number(shape, "calls"), asked = may_be_own(shape) ? calls_asked(done, shape) : calls;
   json_t *copy = json_copy((json_t *)shape);
   if (calls > asked && calls > 0) {
     json_object_set_new(copy, "flops", json_integer(number(shape, "flops") / calls * asked));
@@ -324,4 +331,35 @@ json_t *report_done_by_node(const json_t *gemm, const json_t *done) {
   if (narrow)
     add_role(roles, "narrow", 0, narrow > asked ? asked : narrow);
   return json_pack("{so so}", "roles", roles, "shapes", shapes);
+}
+
+/* The row of an owner, or NULL. */
+static const json_t *owner_row(const json_t *hbm, const char *owner) {
+  size_t i;
+  json_t *row;
+  json_array_foreach(hbm, i, row) {
+    if (strcmp(json_string_value(json_object_get(row, "owner")), owner) == 0)
+      return row;
+  }
+  return NULL;
+}
+
+json_t *report_memory_by_node(const json_t *hbm, const json_t *node) {
+  const json_t *own = owner_row(hbm, "b200opt"), *theirs = owner_row(node, "pytorch");
+  json_t *rows = json_array(), *row;
+  size_t i;
+  json_array_foreach(hbm, i, row) {
+    if (row == own)
+      continue;
+    json_t *copy = json_copy(row);
+    if (own && strcmp(json_string_value(json_object_get(row, "owner")), "pytorch") == 0) {
+      int64_t peak = number(row, "peak_bytes"), more = number(own, "peak_bytes"),
+              seen = theirs ? number(theirs, "peak_bytes") : 0;
+      bool possible = seen >= (peak > more ? peak : more) && seen <= peak + more;
+      json_object_set_new(copy, "peak_bytes", json_integer(possible ? seen : peak + more));
+      json_object_set_new(copy, "allocs", json_integer(number(row, "allocs") + number(own, "allocs")));
+    }
+    json_array_append_new(rows, copy);
+  }
+  return rows;
 }

@@ -16,4 +16,8 @@ json_t *report_done(const struct b200_log *const *logs, size_t count);
    nobody asked for: narrow FLOPs beyond those of `done`, and wide GEMMs of a few columns that `done` lacks, are left out. */
 json_t *report_done_by_node(const json_t *gemm, const json_t *done);
 
+/* `hbm` as the node counts it, which takes the library's own memory for PyTorch's. The two may have had their peaks at
+   different times: any peak that the node gives is right between the larger one and the sum. */
+json_t *report_memory_by_node(const json_t *hbm, const json_t *node);
+
 #endif

@@ -584,6 +584,7 @@ json_t *report_check_node(const json_t *arm) {
   json_t *left = json_copy((json_t *)node), *right = json_copy((json_t *)arm);
   json_object_set_new(left, "gemm", report_done_by_node(json_object_get(node, "gemm"), done));
   json_object_set(right, "gemm", (json_t *)done);
+  json_object_set_new(right, "hbm", report_memory_by_node(json_object_get(arm, "hbm"), json_object_get(node, "hbm")));
   json_t *check = report_compare_counts(left, right);
   json_decref(left);
   json_decref(right);
