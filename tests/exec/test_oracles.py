@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels against other people's conversions: PyTorch's own casts, ml_dtypes and torchao."""
+import pathlib
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 import kernels as k
+
+sys.path.append(str(pathlib.Path(sys.prefix) / "oracles"))  # torchao: requirements_apart.txt
 
 TORCH = {k.BF16: torch.bfloat16, k.F16: torch.float16, k.F32: torch.float32}
 FP8 = {k.E4M3: torch.float8_e4m3fn, k.E5M2: torch.float8_e5m2}
