@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job that makes GEMMs in every way that b200opt converts, and checks each against FP64. It knows nothing of b200opt: what
- * differs between runs is the environment. usage: convert FORMAT SUITE   FORMAT: native, fp8, mxfp8, the format that its
- * GEMMs are expected in, which sets the bounds. One line per case on stdout, "ok" or "WRONG" first; exit status 1 when one
- * is wrong.
+ * differs between runs is the environment. usage: convert FORMAT SUITE [STEPS]   STEPS: of suite "training"; FORMAT: native,
+ * fp8, mxfp8, the format that its GEMMs are expected in, which sets the bounds. One line per case on stdout, "ok" or "WRONG"
+ * first; exit status 1 when one is wrong.
  *
  * Bounds, per element of D: |D − D64| ≤ Σ|a||b|·|alpha|·(2u + u²) + rounding of the result, where u is the largest relative
  * error of an operand in its format (2^-4 E4M3, 2^-3 E5M2) plus what subnormals lose, and Frobenius: the root mean square of
@@ -549,58 +549,182 @@ static void suite_graph(cublasHandle_t handle, cudaStream_t stream) {
   capture(handle, stream, true);
 }
 
-/* One GEMM 600 times, the operand B with outliers in one channel or without, or with a number that is none. Says when the
-   result's bits change: the guard has taken the shape out of a format. */
-static void guarded(cublasHandle_t handle, cudaStream_t stream, const char *what, float outlier) {
+/* ---- suites for the guard */
+
+static int64_t index_b(const struct gemm *g, const struct matrices *x, int l, int j) {
+  return g->tb == 'N' ? j * x->ldb + l : l * x->ldb + j;
+}
+
+static void scale_b(const struct gemm *g, const struct matrices *x, int l, int j, float factor) {
+  int64_t at = index_b(g, x, l, j);
+  store(x->host_b, g->type, at, (float)load(x->host_b, g->type, at) * factor);
+}
+
+/* One channel of all that K runs over. */
+static void outliers(const struct gemm *g, const struct matrices *x, float factor) {
+  for (int j = 0; j < g->n; j++)
+    scale_b(g, x, 5, j, factor);
+}
+
+/* One in every block of 32, where A is zero: only the others reach D, and they share their block's scale with it. */
+static void hidden_outliers(const struct gemm *g, const struct matrices *x, float factor) {
+  for (int l = 5; l < g->k; l += 32) {
+    for (int j = 0; j < g->n; j++)
+      scale_b(g, x, l, j, factor);
+    for (int i = 0; i < g->m; i++)
+      store(x->host_a, g->type, g->ta == 'N' ? l * x->lda + i : i * x->lda + l, 0);
+  }
+}
+
+/* Every other column: tokens of a dgrad, outputs of a wgrad. */
+static void mixture(const struct gemm *g, const struct matrices *x, float factor) {
+  for (int j = 0; j < g->n; j += 2)
+    for (int l = 0; l < g->k; l++)
+      scale_b(g, x, l, j, factor);
+}
+
+static void one_element(const struct gemm *g, const struct matrices *x, float value) {
+  store(x->host_b, g->type, index_b(g, x, 7, 3), value);
+}
+
+/* Whether a number in B that is none shows in all of its column of D. */
+static bool shows(const struct gemm *g, const struct matrices *x) {
+  bool finite = false;
+  uint16_t *got = malloc((size_t)x->size_c * 2);
+  CHECK(cudaMemcpy(got, x->d, (size_t)x->size_c * 2, cudaMemcpyDeviceToHost));
+  for (int j = 0; j < g->n; j++)
+    for (int l = 0; l < g->k; l++)
+      for (int i = 0; i < g->m && !isfinite(load(x->host_b, g->type, index_b(g, x, l, j))); i++)
+        finite |= isfinite(load(got, g->out, j * x->ldc + i));
+  free(got);
+  return !finite;
+}
+
+static const struct guarded {
+  const char *name;
+  char ta, tb;
+  void (*spoil)(const struct gemm *g, const struct matrices *x, float factor);
+  float factor;
+} guarded[] = {
+    {"healthy", 'T', 'N', outliers, 1},
+    {"outliers_1e4", 'T', 'N', outliers, 1e4f},
+    {"outliers_1e5", 'T', 'N', outliers, 1e5f},
+    {"hidden", 'T', 'N', hidden_outliers, 1e5f},
+    {"hidden_dgrad", 'N', 'N', hidden_outliers, 3e9f},
+    {"hidden_wgrad", 'N', 'T', hidden_outliers, 3e9f},
+    {"mixture_dgrad", 'N', 'N', mixture, 1e-6f},
+    {"mixture_wgrad", 'N', 'T', mixture, 1e-6f},
+    {"deep_mixture_dgrad", 'N', 'N', mixture, 1e-9f},
+    {"deep_mixture_wgrad", 'N', 'T', mixture, 1e-9f},
+    {"nan", 'T', 'N', one_element, NAN},
+    {"inf", 'T', 'N', one_element, INFINITY},
+};
+
+/* One GEMM 600 times. Says when the result's bits change: the guard has taken the shape out of a format. */
+static void suite_guarded(cublasHandle_t handle, cudaStream_t stream, const struct guarded *row) {
   struct gemm g = plain;
   struct matrices x;
   float scalars[2] = {1, 0};
   uint64_t bits = 0;
   random_state = 11;
   g.m = 80;
+  g.ta = row->ta;
+  g.tb = row->tb;
   make(&g, &x);
-  for (int j = 0; j < g.n && outlier != 0; j++) {
-    store(x.host_b, g.type, j * x.ldb + 5, load(x.host_b, g.type, j * x.ldb + 5) > 0 ? outlier : -outlier);
-  }
+  row->spoil(&g, &x, row->factor);
+  CHECK(cudaMemcpy(x.a, x.host_a, (size_t)x.size_a * bytes_of(g.type), cudaMemcpyHostToDevice));
   CHECK(cudaMemcpy(x.b, x.host_b, (size_t)x.size_b * bytes_of(g.type), cudaMemcpyHostToDevice));
   for (int i = 0; i < 600; i++) {
     call(handle, stream, &g, &x, scalars, scalars + 1);
     CHECK(cudaStreamSynchronize(stream));
     uint64_t now = bits_of(&g, &x);
+    bool right = now == bits || shows(&g, &x);
     if (now != bits)
-      printf("ok %s call %d | rel 0 worst/bound 0 hash %016llx\n", what, i, (unsigned long long)now);
+      printf("%s %s call %d | rel 0 worst/bound 0 hash %016llx\n", right ? "ok" : "WRONG", row->name, i,
+             (unsigned long long)now);
+    failures += !right;
     bits = now;
     cases++;
   }
   end(&g, &x);
 }
 
-static void suite_healthy(cublasHandle_t handle, cudaStream_t stream) {
-  guarded(handle, stream, "healthy", 0);
+static float normal(void) { /* nearly */
+  float sum = 0;
+  for (int i = 0; i < 6; i++)
+    sum += uniform();
+  return sum * 0.7071f;
 }
 
-static void suite_outliers(cublasHandle_t handle, cudaStream_t stream) {
-  guarded(handle, stream, "outliers", 1e5f);
+/* An operand whose outer index and K are of different magnitudes: e to a normal number times the spread. */
+static void fill_spread(const struct gemm *g, void *data, bool is_a, const struct matrices *x, const float spread[2],
+                        float magnitude) {
+  int outer = is_a ? g->m : g->n;
+  bool k_fast = is_a ? g->ta != 'N' : g->tb == 'N';
+  int64_t ld = is_a ? x->lda : x->ldb;
+  float *of_k = malloc((size_t)g->k * sizeof *of_k);
+  for (int l = 0; l < g->k; l++)
+    of_k[l] = expf(normal() * spread[1]);
+  for (int o = 0; o < outer; o++) {
+    float of_outer = expf(normal() * spread[0]) * magnitude;
+    for (int l = 0; l < g->k; l++)
+      store(data, g->type, k_fast ? o * ld + l : l * ld + o, normal() * of_outer * of_k[l]);
+  }
+  free(of_k);
 }
 
-static void suite_nan(cublasHandle_t handle, cudaStream_t stream) {
-  guarded(handle, stream, "nan", NAN);
+/* Steps of training: the three GEMMs of a Linear of 96 inputs and 128 outputs, twice a step, with new activations (channels
+   differ) and new gradients (tokens differ, and are small) each time. */
+static void suite_training(cublasHandle_t handle, cudaStream_t stream, int steps) {
+  enum { TOKENS = 64, INPUTS = 96, OUTPUTS = 128 };
+  static const struct {
+    struct gemm gemm;
+    float a[2], b[2]; /* spreads of the outer index and of K */
+    float of_b;
+  } roles[] = {
+      {{.ta = 'T', .tb = 'N', .m = OUTPUTS, .n = TOKENS, .k = INPUTS}, {0.2f, 0.2f}, {0.2f, 0.5f}, 1},
+      {{.ta = 'N', .tb = 'N', .m = INPUTS, .n = TOKENS, .k = OUTPUTS}, {0.2f, 0.2f}, {1.5f, 0.5f}, 1e-5f},
+      {{.ta = 'N', .tb = 'T', .m = INPUTS, .n = OUTPUTS, .k = TOKENS}, {0.5f, 0.2f}, {0.5f, 1.5f}, 1e-5f},
+  };
+  float scalars[2] = {1, 0};
+  struct gemm g[3];
+  struct matrices x[3];
+  for (int i = 0; i < 3; i++) {
+    g[i] = plain;
+    g[i].ta = roles[i].gemm.ta;
+    g[i].tb = roles[i].gemm.tb;
+    g[i].m = roles[i].gemm.m;
+    g[i].n = roles[i].gemm.n;
+    g[i].k = roles[i].gemm.k;
+    make(&g[i], &x[i]);
+  }
+  for (int i = 0; i < steps * 6; i++) {
+    int role = i % 3;
+    fill_spread(&g[role], x[role].host_a, true, &x[role], roles[role].a, 1);
+    fill_spread(&g[role], x[role].host_b, false, &x[role], roles[role].b, roles[role].of_b);
+    CHECK(cudaMemcpy(x[role].a, x[role].host_a, (size_t)x[role].size_a * 2, cudaMemcpyHostToDevice));
+    CHECK(cudaMemcpy(x[role].b, x[role].host_b, (size_t)x[role].size_b * 2, cudaMemcpyHostToDevice));
+    call(handle, stream, &g[role], &x[role], scalars, scalars + 1);
+    CHECK(cudaStreamSynchronize(stream));
+    cases++;
+  }
+  for (int i = 0; i < 3; i++)
+    end(&g[i], &x[i]);
 }
 
 static const struct {
   const char *name;
   void (*run)(cublasHandle_t handle, cudaStream_t stream);
   bool alone; /* not part of "all" */
-} suites[] = {{"types", suite_types, false},    {"scalars", suite_scalars, false},  {"epilogues", suite_epilogues, false},
-              {"sizes", suite_sizes, false},    {"batches", suite_batches, false},  {"cuts", suite_cuts, false},
-              {"again", suite_again, false},    {"faults", suite_faults, true},     {"graph", suite_graph, true},
-              {"healthy", suite_healthy, true}, {"outliers", suite_outliers, true}, {"nan", suite_nan, true}};
+} suites[] = {{"types", suite_types, false}, {"scalars", suite_scalars, false}, {"epilogues", suite_epilogues, false},
+              {"sizes", suite_sizes, false}, {"batches", suite_batches, false}, {"cuts", suite_cuts, false},
+              {"again", suite_again, false}, {"faults", suite_faults, true},    {"graph", suite_graph, true}};
 
 int main(int argc, char **argv) {
   cublasHandle_t handle;
   cudaStream_t stream;
-  if (argc != 3) {
-    fprintf(stderr, "usage: convert FORMAT SUITE\n");
+  if (argc != 3 && argc != 4) {
+    fprintf(stderr, "usage: convert FORMAT SUITE [STEPS]\n");
     return 2;
   }
   format = argv[1];
@@ -611,6 +735,11 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < sizeof suites / sizeof *suites; i++)
     if ((strcmp(argv[2], "all") == 0 && !suites[i].alone) || strcmp(argv[2], suites[i].name) == 0)
       suites[i].run(handle, stream);
+  for (size_t i = 0; i < sizeof guarded / sizeof *guarded; i++)
+    if (strcmp(argv[2], guarded[i].name) == 0)
+      suite_guarded(handle, stream, &guarded[i]);
+  if (strcmp(argv[2], "training") == 0)
+    suite_training(handle, stream, argc == 4 ? atoi(argv[3]) : 200);
   CHECK(cublasDestroy(handle));
   printf("%d cases, %d wrong\n", cases, failures);
   return failures || cases == 0;

@@ -14,12 +14,12 @@ BUILD = pathlib.Path(os.environ["B200_BUILD"])
 PROGRAM = BUILD / "tests" / "convert" / "convert"
 
 
-def run(folder, expected, suite, precision, **more):
+def run(folder, expected, suite, precision, *arguments, **more):
     """(result, records of the log). Fails when a GEMM is out of its bound or something is said on stderr."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k != "LD_PRELOAD"}
     env.update(LD_PRELOAD=str(BUILD / "libb200opt.so"), B200OPT_LOG_DIR=str(folder), B200OPT_RUN="run", B200OPT_PRECISION=precision,
                B200OPT_STRATEGY="always", OMP_NUM_THREADS="1", **more)
-    result = subprocess.run([PROGRAM, expected, suite], env=env, capture_output=True, text=True, timeout=600)
+    result = subprocess.run([PROGRAM, expected, suite, *arguments], env=env, capture_output=True, text=True, timeout=1200)
     assert result.returncode == 0 and "WRONG" not in result.stdout, "\n".join(re.findall("WRONG.*", result.stdout)[:20]) + result.stderr
     assert result.stderr == "", result.stderr
     records = [json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_text().splitlines()]
@@ -112,38 +112,95 @@ def guard_records(records, kind):
     return [record for record in records if record["t"] == kind]
 
 
-@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
-@pytest.mark.parametrize("suite", ["healthy", "nan"])
-def test_guard_lets_pass(tmp_path, precision, suite):
-    """Healthy numbers, and operands that are not numbers, which no format can save and every format shows."""
+E4M3 = {"B200OPT_FP8_GRAD_FORMAT": "e4m3"}
+
+
+@pytest.mark.parametrize("suite,precision", [
+    ("healthy", "fp8"), ("healthy", "mxfp8"), ("outliers_1e4", "mxfp8"), ("outliers_1e5", "mxfp8"), ("mixture_dgrad", "mxfp8"), ("mixture_wgrad", "mxfp8"),
+    ("mixture_dgrad", "fp8"), ("mixture_wgrad", "fp8"), ("nan", "fp8"), ("nan", "mxfp8"), ("inf", "fp8"), ("inf", "mxfp8")])
+def test_guard_lets_pass(tmp_path, suite, precision):
+    """Healthy numbers; those that a block's own scale, or the range of E5M2, keeps; and operands that are not numbers, which no format
+    can save: the program sees them in all of the column of D that they belong to."""
     result, records = run(tmp_path, precision, suite, precision, B200OPT_STEP_PERIOD="16")
     assert len(hashes(result)) == 1 and count(records, "reason") == {"converted": 600}
     assert not guard_records(records, "sample") + guard_records(records, "guard")
 
 
-def test_guard_demotes(tmp_path):
-    """A channel of outliers starves the others in per-tensor FP8: three bad samples, 64 calls apart, and the next step goes on in
-    MXFP8."""
-    result, records = run(tmp_path, "fp8", "outliers", "fp8", B200OPT_STEP_PERIOD="16")
-    changes = [int(re.search(r"call (\d+)", case)[1]) for case, _ in hashes(result)]
-    assert changes[0] == 0 and len(changes) == 2 and 128 < changes[1] <= 128 + 2 * 16 + 1, changes
-    assert count(records, "reason") == {"converted": changes[1], "demoted": 600 - changes[1]}
-    assert [record["verdict"] for record in guard_records(records, "sample")] == ["starved"] * 3
-    assert [(record["plan"], record["what"], record["applied"]) for record in guard_records(records, "guard")] == [("fp8", "guard", 1)]
+@pytest.mark.parametrize("suite,gpu,verdict,plans,more", [
+    ("outliers_1e4", "b200", "starved", ["fp8", "mxfp8"], {}),
+    ("outliers_1e5", "b200", "starved", ["fp8", "mxfp8"], {}),
+    ("outliers_1e5", "h200", "starved", ["fp8", "native"], {}),
+    ("mixture_dgrad", "b200", "starved", ["fp8", "mxfp8"], E4M3),
+    ("mixture_wgrad", "b200", "starved", ["fp8", "mxfp8"], E4M3),
+    ("deep_mixture_dgrad", "b200", "starved", ["fp8", "mxfp8"], {}),
+    ("deep_mixture_wgrad", "b200", "starved", ["fp8", "mxfp8"], {}),
+    ("hidden", "b200", "error", ["mxfp8", "native"], {}),
+    ("hidden", "b200", "error", ["fp8", "mxfp8", "native"], {}),
+    ("hidden_dgrad", "b200", "error", ["fp8", "mxfp8", "native"], {}),
+    ("hidden_wgrad", "b200", "error", ["fp8", "mxfp8", "native"], {})])
+def test_guard_demotes(tmp_path, suite, gpu, verdict, plans, more):
+    """Outlier channels, and gradients of very different magnitudes, starve the rest in per-tensor FP8; outliers in every block that D
+    does not depend on do so in MXFP8. Three bad samples, 64 calls apart, and the next step goes on in what is wider, with its very bits."""
+    more = {"B200OPT_STEP_PERIOD": "16", "B200OPT_VNODE_GPU": gpu, **more}
+    result, records = run(tmp_path / "guarded", plans[0], suite, plans[0], **more)
+    seen = [(int(re.search(r"call (\d+)", case)[1]), value) for case, value in hashes(result)]
+    changes = [call for call, _ in seen]
+    assert changes[0] == 0 and len(changes) == len(plans), changes
+    for before, after in zip(changes, changes[1:]):  # samples are taken of each call that 64 divides
+        first = -(-before // 64) * 64
+        assert first + 128 < after <= first + 128 + 2 * 16 + 1, changes
+    reasons = {"fp8": "converted", "mxfp8": "demoted", "native": "breaker_guard"}
+    expected = {reasons[plan]: end - start for plan, start, end in zip(plans, changes, changes[1:] + [600])}
+    expected = {"converted" if reason == reasons[plans[0]] else reason: calls for reason, calls in expected.items()}
+    assert count(records, "reason") == expected
+    assert [(r["plan"], r["verdict"]) for r in guard_records(records, "sample")] == [(plan, verdict) for plan in plans[:-1] for _ in range(3)]
+    assert [(r["plan"], r["what"], r["applied"]) for r in guard_records(records, "guard")] == [(plan, "guard", 1) for plan in plans[:-1]]
+    for plan, (_, value) in zip(plans, seen):
+        alone, _ = run(tmp_path / plan, plan, suite, plan, **{**more, "B200OPT_GUARD": "off"})
+        assert [value] == [v for _, v in hashes(alone)], plan
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_healthy_training_triggers_nothing(tmp_path, precision):
+    steps = 2000 if LONG else 200
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    _, records = run(tmp_path / "logs", precision, "training", precision, str(steps), B200OPT_STEP_PERIOD="6", B200OPT_VNODE_TRACE=f"{traces}/")
+    assert count(records, "reason") == {"converted": 6 * steps} and set(count(records, "role")) == {"fprop", "dgrad", "wgrad"}
+    assert not guard_records(records, "sample") + guard_records(records, "guard")
+    assert calls_of(traces)["cuEventRecord"] == 3 * -(-2 * steps // 64), "samples are taken"
+
+
+def calls_of(folder):
+    return collections.Counter(line.split()[1] for path in folder.glob("*.trace") for line in path.read_text().splitlines())
 
 
 @pytest.mark.parametrize("more,calls", [({"B200OPT_GUARD": "strict"}, 33), ({"B200OPT_GUARD_STRIKES": "2"}, 97)])
 def test_guard_listens(tmp_path, more, calls):
-    _, records = run(tmp_path, "fp8", "outliers", "fp8", B200OPT_STEP_PERIOD="16", **more)
+    _, records = run(tmp_path, "fp8", "outliers_1e5", "fp8", B200OPT_STEP_PERIOD="16", **more)
     assert 0 < count(records, "reason")["converted"] <= calls, count(records, "reason")
 
 
+def test_guard_off_samples_nothing(tmp_path):
+    traces = {}
+    for guard in ("on", "off"):
+        traces[guard] = tmp_path / guard
+        traces[guard].mkdir()
+        _, records = run(tmp_path / f"logs_{guard}", "fp8", "healthy", "fp8", B200OPT_GUARD=guard, B200OPT_VNODE_TRACE=f"{traces[guard]}/")
+        assert count(records, "reason") == {"converted": 600}
+    on, off = calls_of(traces["on"]), calls_of(traces["off"])
+    assert on["cuEventRecord"] == 10 and off["cuEventRecord"] == off["cuEventQuery"] == off["cuEventCreate"] == 0
+    assert on["cublasLtMatmul"] == off["cublasLtMatmul"] + 10 and on["cuLaunchKernel"] > off["cuLaunchKernel"]
+
+
+@pytest.mark.parametrize("suite,precision", [("outliers_1e5", "fp8"), ("hidden", "mxfp8")])
 @pytest.mark.parametrize("more", [{"B200OPT_GUARD": "off"}, {"RANK": "0", "WORLD_SIZE": "2"}])
-def test_guard_only_reports(tmp_path, more):
+def test_guard_only_reports(tmp_path, more, suite, precision):
     """Ranks must decide alike: a demotion that the others do not know of is said and not applied."""
-    _, records = run(tmp_path, "fp8", "outliers", "fp8", B200OPT_STEP_PERIOD="16", **more)
-    assert count(records, "reason") == {"converted": 600}
+    result, records = run(tmp_path, precision, suite, precision, B200OPT_STEP_PERIOD="16", **more)
+    assert count(records, "reason") == {"converted": 600} and len(hashes(result)) == 1
     assert {record["applied"] for record in guard_records(records, "guard")} == ({0} if "RANK" in more else set())
+    assert bool(guard_records(records, "sample")) == ("RANK" in more)
 
 
 def test_warm_up(tmp_path):
