@@ -16,6 +16,7 @@ contracts; it is summed in FP32, the bias is added, and the result is rounded on
 sums and for what shares a scale. With `--recipe none` the program runs on any device, the virtual node included.
 """
 import argparse
+import os
 import dataclasses
 import pathlib
 import runpy
@@ -141,6 +142,9 @@ def main():
     if args.shuffle:
         train["main"].__globals__["get_batch"] = shuffled(train["get_batch"], args.shuffle)
     train["main"]()
+    if "cpu" in rest:  # threads of PyTorch's may outlive the interpreter there, which now and then ends the process by SIGABRT
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
