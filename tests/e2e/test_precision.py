@@ -141,7 +141,9 @@ def distance(a, b):
 
 
 @every_recipe
-@pytest.mark.parametrize("job", [PLAIN, BIAS_FUSED, ACCUMULATED], ids=lambda job: job.name)
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, id=job.name, marks=pytest.mark.long if job is BIAS_FUSED else ()) for job in (PLAIN, BIAS_FUSED, ACCUMULATED)]
+)
 def test_losses_follow_the_emulation(lab, job, recipe, record_property):
     """As near as the same job with its sequences dealt anew to the ranks, and much nearer than any other arithmetic."""
     run, expected = lab.good(job, recipe), lab.good(emulated(job, recipe), "cpu")
@@ -179,7 +181,7 @@ def test_resumed_job_continues_bit_identically(lab, recipe):
 
 
 @every_recipe
-@pytest.mark.parametrize("order", ["deferred", "adversarial-1"])
+@pytest.mark.parametrize("order", [pytest.param("deferred", marks=pytest.mark.long), "adversarial-1"])
 def test_order_of_execution_changes_nothing(lab, recipe, order):
     run = lab.good(BIAS_FUSED, f"{recipe}-{order}")
     assert_same(run, lab.good(BIAS_FUSED, recipe))
