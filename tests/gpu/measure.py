@@ -29,6 +29,7 @@ JOBS = ROOT / "tests" / "e2e" / "jobs"
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 NODE = "B200OPT_VNODE_SESSION" in os.environ
+TIMES = "modelled times of the virtual node" if NODE else "measured times"
 TIME_LIMIT_S = 3000 if NODE else 470
 SKIP_STATUS = 77  # ctest's SKIP_RETURN_CODE
 MARGIN = 1.03  # from this predicted ratio on B200OPT_STRATEGY=performant converts
@@ -415,7 +416,7 @@ def judge_numbers(bench, arms):
 
 def table_of_kernels(bench, native):
     peak = native["copy_bytes_per_s"]
-    bench.say(f"\nlarge copy: {peak / 1e9:.1f} GB/s read and written; kernels over {KERNEL_LINES} x {KERNEL_WIDTH}, compulsory bytes")
+    bench.say(f"\nlarge copy: {peak / 1e9:.1f} GB/s read and written; kernels over {KERNEL_LINES} x {KERNEL_WIDTH}, compulsory bytes; {TIMES}")
     bench.say(f"{'kernel':28} {'us':>9} {'GB/s':>8} {'of copy':>8}")
     for row in native["kernels"]:
         row["share"] = row["bytes"] / row["seconds"] / peak
@@ -435,7 +436,7 @@ def modelled(log, row):
 
 def table_of_gemms(bench, native, arms, again):
     rows = []
-    bench.say(f"\nGEMMs at {TOKENS} tokens, BF16 against converted; x: times as fast, quantisation included; (predicted)")
+    bench.say(f"\nGEMMs at {TOKENS} tokens, BF16 against converted; x: times as fast, quantisation included; (predicted); {TIMES}")
     bench.say(f"{'layer':12} {'role':6} {'BF16 us':>9} {'TFLOP/s':>8}" + "".join(f" {p + ' us':>10} {'x (model)':>14}" for p in arms))
     for i, base in enumerate(native["gemms"]):
         row = {name: base[name] for name in ("layer", "role", "m", "n", "k", "seconds")}
@@ -494,8 +495,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     bench, start = Bench(library, out, gpu), time.monotonic()
     recipes = (["fp8"] if gpu["cc"] >= 89 else []) + (["mxfp8"] if gpu["cc"] // 10 == 10 else [])
-    times = "modelled times of the virtual node" if NODE else "measured"
-    bench.say(f"{gpu['gpus']} x {gpu['name']}, PyTorch {gpu['torch']}, CUDA {gpu['cuda']}; {times}")
+    bench.say(f"{gpu['gpus']} x {gpu['name']}, PyTorch {gpu['torch']}, CUDA {gpu['cuda']}; {TIMES}")
 
     native = bench.measure("native", "native")
     arms = {precision: arm for precision in recipes if (arm := bench.measure(precision, precision))}
@@ -509,7 +509,7 @@ def main():
 
     wrong = sum(not check["passed"] for check in bench.checks)
     bench.say(f"\n{len(bench.checks)} checks, {wrong} wrong; {time.monotonic() - start:.0f} s")
-    result = {"gpu": gpu, "times": times, "checks": bench.checks, "copy_bytes_per_s": native and native["copy_bytes_per_s"],
+    result = {"gpu": gpu, "times": TIMES, "checks": bench.checks, "copy_bytes_per_s": native and native["copy_bytes_per_s"],
               "kernels": native["kernels"] if native else [], "gemms": gemms, "training": training}
     (out / "table.json").write_text(json.dumps(result, indent=1))
     (out / "table.txt").write_text("\n".join(bench.lines) + "\n")
