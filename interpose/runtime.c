@@ -527,6 +527,17 @@ static void put_nccl_variable(void *context, const char *name, size_t name_lengt
   b200_line_member_text(context, name, name_length, value);
 }
 
+/* A call of CUDA's runtime that fails leaves its status to the thread's next cudaGetLastError(), where the job would find
+ * it.
+ */
+static void forget_error(enum b200_library library) {
+  int (*last_error)(void) = NULL;
+  if (library == B200_LIBRARY_cudart)
+    last_error = (int (*)(void))b200_library_symbol(library, "cudaGetLastError");
+  if (last_error)
+    last_error();
+}
+
 /* Asks the libraries, past every slot, for what needs no handle and changes no state. */
 static void put_versions(struct b200_line *line) {
   int version = 0;
@@ -543,8 +554,12 @@ static void put_versions(struct b200_line *line) {
   b200_line_object(line, B200_FIELD_header_versions);
   for (size_t i = 0; i < sizeof askable / sizeof *askable; i++) {
     int_version = (int (*)(int *))b200_library_symbol(askable[i].library, askable[i].function);
-    if (int_version && int_version(&version) == 0)
+    if (!int_version)
+      continue;
+    if (int_version(&version) == 0)
       b200_line_member_uint(line, askable[i].name, (uint64_t)version);
+    else
+      forget_error(askable[i].library);
   }
   size_version = (size_t(*)(void))b200_library_symbol(B200_LIBRARY_cublaslt, "cublasLtGetVersion");
   if (size_version)
