@@ -16,6 +16,8 @@ LONG = os.environ.get("B200_LONG") == "1"
 FORMATS = ("fp8", "mxfp8")
 # Not vendor calls that give a status.
 NO_STATUS = ("cublasLtGetVersion",)
+# Calls that load the kernels into a GPU: without them nothing is converted.
+OF_ALL = ("cuModule", "cuCtxGetDevice", "cuDeviceGet", "cuThreadExchangeStreamCaptureMode")
 
 
 def run(precision, suite="faults", **more):
@@ -31,10 +33,10 @@ def hashes(result):
     return re.findall(r"^ok (.*?) \| .* hash ([0-9a-f]{16})$", result.stdout, re.M)
 
 
-def call_counts(precision, **more):
+def call_counts(precision, suite="faults", **more):
     counts = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
-        run(precision, B200OPT_VNODE_TRACE=f"{folder}/", **more)
+        run(precision, suite, B200OPT_VNODE_TRACE=f"{folder}/", **more)
         for path in pathlib.Path(folder).glob("*.trace"):
             counts.update(line.split()[1] for line in path.read_text().splitlines())
     return counts
@@ -78,13 +80,15 @@ def test_every_own_call_may_fail(arms):
             elif result.returncode != 0:
                 wrong.append(f"{fault}: exit status {result.returncode}: {result.stdout[-300:]}")
             else:
-                wrong += [f"{fault}: {text}" for text in judge(fault, hashes(result), native, converted, order)]
+                wrong += [f"{fault}: {text}" for text in judge(fault, result, native, converted, order)]
     print(f"{precision}: {tried} faults in {len(functions)} functions: {', '.join(sorted(functions))}")
     assert not wrong, "\n".join(wrong[:40])
 
 
-def judge(fault, got, native, converted, order):
-    """What is wrong with the results of a run in which one call failed."""
+def judge(fault, result, native, converted, order):
+    """What is wrong with the results of a run in which one call failed: from that call on, the shape that it struck has the numbers of
+    an unconverted run, and nothing else changes; where it struck what belongs to all shapes, all do."""
+    got = hashes(result)
     if [case for case, _ in got] != [case for case, _ in order]:
         return ["other cases than without the fault"]
     fallen, wrong = set(), []
@@ -98,7 +102,46 @@ def judge(fault, got, native, converted, order):
             wrong.append(f"{case}: neither native nor converted")
         elif case in fallen and remembers:
             wrong.append(f"{case}: converted again after it fell back")
+    if len(fallen) > 1 and not fault.startswith(OF_ALL) and "self-test" not in result.stderr:
+        wrong.append(f"{len(fallen)} shapes fell back")
     return wrong
+
+
+@pytest.mark.parametrize("suite,functions,more", [
+    ("cuts", ("cublasLtMatmul", "cuLaunchKernel"), {"B200OPT_WORKSPACE_MB": "1"}),
+    ("faults", ("cuLaunchKernel", "cublasLtMatmul", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuEventQuery"), {"B200OPT_AUDIT_EVERY": "2"}),
+    ("graph", ("cuLaunchKernel", "cublasLtMatmul", "cuMemsetD8Async", "cuStreamGetCaptureInfo_v2", "cuMemCreate"), {})])
+def test_pieces_audits_and_graphs(suite, functions, more):
+    """A GEMM of which some pieces are done, one that is looked at, and one that is captured. The program checks each within its bounds;
+    "not captured" compares the bits of a GEMM outside with those in a graph: they are others where one of the two fell back."""
+    before, after = call_counts("native", suite, B200OPT="off"), call_counts("fp8", suite, **more)
+    for function in functions:
+        assert after[function] > before[function], function
+        calls = [after[function] // 2, after[function] - 1] if suite == "cuts" and not LONG else chosen(after[function])
+        for n in calls:
+            result = run("fp8", suite, B200OPT_VNODE_FAULT=f"{function}:{n}:{status_for(function)}", **more)
+            own = before[function] and f"WRONG status {status_for(function)} of {function}(" in result.stdout
+            right = result.returncode in (0, 1) and not re.search("^WRONG (?!not captured)", result.stdout, re.M)
+            assert "injected fault" in result.stderr and (own or right), (function, n, result.stdout[-500:], result.stderr)
+
+
+@pytest.mark.parametrize("n", range(1, 5))
+def test_no_memory(arms, n):
+    """Refused at each place: for a while nothing that needs it is converted, and the rest of the job goes on."""
+    precision, native, converted = arms[:3]
+    for function in ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemHostAlloc"):
+        for call in (n, "*"):
+            result = run(precision, B200OPT_VNODE_FAULT=f"{function}:{call}:2")
+            assert result.returncode == 0 and all(value in (native[case], converted[case]) for case, value in hashes(result)), (function, call)
+            assert call != "*" or function == "cuMemHostAlloc" or dict(hashes(result)) == native, function
+
+
+def test_unsupported_everything():
+    native = run("native", B200OPT="off", B200OPT_VNODE_GPU="a100")
+    for precision in FORMATS:
+        for strike in ({}, {"B200OPT_VNODE_FAULT": "cublasLtMatmulAlgoGetHeuristic:*:15"}):
+            result = run(precision, B200OPT_VNODE_GPU="a100", **strike)
+            assert result.returncode == 0 and hashes(result) == hashes(native) != []
 
 
 def test_everything_fails_for_ever(arms):

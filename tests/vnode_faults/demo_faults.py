@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults in the demo job: FSDP2 on two ranks, with one call of one rank made to fail, bare and with libb200opt.so in front.
-usage: demo_faults.py [CASES [SEED]]       default: 300 1; test_demo_faults.py runs a few
+usage: demo_faults.py [CASES [SEED]] [--precision fp8|mxfp8]       default: 300 1; test_demo_faults.py runs a few
 
 A fault is a function that the job calls, one of its calls, a status that it can give (or, one time in five, the end of the context), and a rank.
 What counts as the job's behaviour is, per rank: how it ends, the exceptions that it names, and the losses that it prints. Two ranks and
 PyTorch's watchdog threads race when one fails: where the arms differ, both run again, and the observed job must do what the bare one also does.
+
+With --precision the library converts GEMMs, and the faults are in functions that it calls for that: the job must end well, with the losses of
+training, or as the bare job does when that function fails there.
 """
+import argparse
 import collections
 import concurrent.futures
 import contextlib
@@ -36,14 +40,14 @@ Outcome = collections.namedtuple("Outcome", "end struck exceptions losses")
 class Server:
     """demo_server.py on the stand-ins; a run a line."""
 
-    def __init__(self, arm):
+    def __init__(self, arm, **more):
         self.arm, self.runs = arm, 0
         self.logs = tempfile.TemporaryDirectory()
         env = {k: v for k, v in os.environ.items() if not k.startswith(("B200OPT", "TORCHELASTIC"))}
         preload = [str(VNODE / name) for name in STANDINS]
-        if arm == "observed":
+        if arm != "bare":
             preload.insert(0, str(faults.LIBRARY))
-            env.update(B200OPT_LOG_DIR=self.logs.name, B200OPT_RUN="run")
+            env.update(B200OPT_LOG_DIR=self.logs.name, B200OPT_RUN="run", **more)
         env.update(LD_PRELOAD=":".join(preload), B200OPT_VNODE_ATEN_DIR=str(VNODE / "aten"), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
         self.process = subprocess.Popen([sys.executable, str(pathlib.Path(__file__).with_name("demo_server.py")), str(TRAIN), str(GRACE_S)],
                                         env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -68,8 +72,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def both_arms():
-    servers = Server("bare"), Server("observed")
+def both_arms(precision=None):
+    """The bare job, and the one with the library, which observes or converts."""
+    more = {"B200OPT_PRECISION": precision, "B200OPT_STRATEGY": "always"} if precision else {}
+    servers = Server("bare"), Server("converted" if precision else "observed", **more)
     try:
         yield servers
     finally:
@@ -139,9 +145,80 @@ def campaign(cases, seed, tell=lambda text: None):
         return results, wrong
 
 
+def conversion_faults(before, after, cases, seed):
+    """A reproducible choice of calls that only the converted job makes, and its own of the same functions. The first is always of CUDA's
+    runtime, which keeps a failure for the thread's next cudaGetLastError()."""
+    chooser, first = random.Random(seed), ("cudaRuntimeGetVersion", 0, 1)
+    found = {faults.fault_of(*first, faults.status_for(first[0])): first}
+    functions = {rank: sorted(f for f in after[rank] if faults.can_fail(f) and f.startswith("cu") and after[rank][f] > before[rank][f]) for rank in after}
+    assert all("cublasLtMatmulAlgoGetHeuristic" in f and "cuLaunchKernel" in f for f in functions.values()), "nothing is converted"
+    while len(found) < cases:
+        rank = chooser.randrange(RANKS)
+        function = chooser.choice(functions[rank])
+        call = chooser.randint(1, after[rank][function])
+        found[faults.fault_of(function, rank, call, faults.status_for(function))] = (function, rank, call)
+    return found
+
+
+def ends_well(outcomes, whole):
+    """Whether all ranks train to the end, with losses as near to those of BF16 as a narrow format's."""
+    losses = [[float(loss) for _, loss in outcome.losses] for outcome in outcomes]
+    expected = [[float(loss) for _, loss in outcome.losses] for outcome in whole]
+    return all(o.end == 0 for o in outcomes) and [len(l) for l in losses] == [len(l) for l in expected] and all(
+        abs(a - b) < 0.02 * b for ours, theirs in zip(losses, expected) for a, b in zip(ours, theirs))  # False for NaN
+
+
+def as_the_bare_job(bare, outcomes, struck, calls):
+    """Whether the rank of a bare job in which that function fails, at this call or, as the others are the library's, at an earlier one,
+    ends so. The other rank's end is a race."""
+    function, rank, call = struck
+    for n in range(min(call, calls), max(0, min(call, calls) - RERUNS), -1):
+        seen = bare.outcomes(faults.fault_of(function, rank, n, faults.status_for(function)))[rank]
+        if (seen.end, seen.exceptions) == (outcomes[rank].end, outcomes[rank].exceptions):
+            return True
+    return False
+
+
+def converted_campaign(precision, cases, seed, tell=lambda text: None):
+    """(Counter of results, texts of the differences)"""
+    with both_arms(precision) as (bare, converted):
+        whole = bare.outcomes()
+        assert ends_well(converted.outcomes(), whole), "without a fault"
+        before, after = call_counts(bare), call_counts(converted)
+        results, wrong = collections.Counter(), []
+        for fault, struck in conversion_faults(before, after, cases, seed).items():
+            outcomes, (function, rank, _) = converted.outcomes(fault), struck
+            calls = before[rank][function]
+            if not outcomes[rank].struck:
+                result = "met no call"
+            elif ends_well(outcomes, whole):
+                result = "ends well"
+            elif calls and as_the_bare_job(bare, outcomes, struck, calls):
+                result = "as the bare job"
+            else:
+                result = "different"
+            results[result] += 1
+            if result in ("different", "met no call"):
+                wrong.append(f"{fault}: {result}\n" + "\n".join(f"  rank {r}: {o}" for r, o in enumerate(outcomes)))
+            tell(f"{sum(results.values())} {fault}: {result}")
+        return results, wrong
+
+
 def main():
-    cases = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    results, wrong = campaign(cases, int(sys.argv[2]) if len(sys.argv) > 2 else 1, tell=lambda text: print(text, flush=True))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", type=int, nargs="?", default=300)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("--precision", choices=("fp8", "mxfp8"))
+    arguments = parser.parse_args()
+
+    def tell(text):
+        print(text, flush=True)
+
+    if arguments.precision:
+        results, wrong = converted_campaign(arguments.precision, arguments.cases, arguments.seed, tell)
+    else:
+        results, wrong = campaign(arguments.cases, arguments.seed, tell)
+    print("\n".join(wrong))
     print(dict(results))
     print(f"{sum(results.values())} faults, {len(wrong)} failed")
     return 1 if wrong else 0

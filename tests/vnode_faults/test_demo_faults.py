@@ -29,6 +29,12 @@ def test_sampled_faults():
     assert sum(results.values()) == 10
 
 
+def test_sampled_faults_of_conversions():
+    results, wrong = demo_faults.converted_campaign("mxfp8", cases=4, seed=1)
+    assert not wrong, "\n".join(wrong)
+    assert sum(results.values()) == 4
+
+
 def test_a_dead_rank(arms, whole):
     assert demo_faults.compare(*arms, "ncclAllGather@1:4:die").startswith("same")
     for server in arms:
