@@ -11,8 +11,8 @@
 #include "policy/breaker.h"
 #include "policy/ordinals.h"
 
-/* The breaker's lock is a leaf: nothing else is taken, and no vendor called, while it is held. Looking at the breaker takes
- * none. */
+/* The breaker's lock has its rank in runtime.h: the writer's may be taken while it is held, as one opens. Looking at the
+ * breaker takes none. */
 static struct {
   const struct b200_config *config;
   int rank, world;
@@ -70,6 +70,10 @@ static bool complete_facts(struct b200_work *work, struct b200_facts *facts) {
   return true;
 }
 
+static struct b200_position position_at(int64_t index) {
+  return (struct b200_position){.step = b200_runtime_step(), .index = index, .rank = exec.rank, .world = exec.world};
+}
+
 /* Where in the job the call stands. */
 static struct b200_position position_of(const struct b200_policy *policy, const struct b200_gemm *gemm) {
   int64_t index = -1;
@@ -78,7 +82,7 @@ static struct b200_position position_of(const struct b200_policy *policy, const 
     index = b200_ordinals_next(&exec.ordinals, (enum b200_role)gemm->role);
     pthread_mutex_unlock(&exec.breaker_lock);
   }
-  return (struct b200_position){.step = b200_runtime_step(), .index = index, .rank = exec.rank, .world = exec.world};
+  return position_at(index);
 }
 
 /* The plan of a shape: remembered, unless a rule asks where in the job the call stands, or the breaker has changed. */
@@ -169,7 +173,7 @@ static void observe(const struct b200_work *work, struct b200_shape *shape, cons
                     struct b200_outcome *outcome) {
   static const int precisions[] = {B200_PRECISION_AUTO, B200_PRECISION_FP8, B200_PRECISION_MXFP8};
   for (int i = 0; i < 3 && !shape->planned; i++) {
-    struct b200_position position = {.step = b200_runtime_step(), .rank = exec.rank, .world = exec.world};
+    struct b200_position position = position_at(-1); /* it is asked once a shape: not followed */
     struct b200_plan plan = b200_decide_as(&work->gpu->policy, precisions[i], facts, &position, 0);
     shape->would[i] = plan.format;
     shape->would_reason[i] = plan.reason;
