@@ -11,15 +11,6 @@
 typedef cublasStatus_t (*get_layout)(cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, void *, size_t, size_t *);
 typedef cublasStatus_t (*get_desc)(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, void *, size_t, size_t *);
 
-static void *getter(_Atomic(void *) *cache, const char *name) {
-  void *function = atomic_load_explicit(cache, memory_order_relaxed);
-  if (!function) {
-    function = b200_library_symbol(B200_LIBRARY_cublaslt, name);
-    atomic_store_explicit(cache, function, memory_order_relaxed);
-  }
-  return function;
-}
-
 /* The values of one call. `failed`: a getter did not answer, so that they say nothing; they are 0 then. An attribute that an
    older library does not know is at its default, 0. */
 struct reading {
@@ -35,7 +26,7 @@ static uint64_t answer(struct reading *reading, cublasStatus_t status, uint64_t 
 
 static uint64_t layout_value(struct reading *reading, cublasLtMatrixLayout_t layout, int attribute, size_t bytes) {
   static _Atomic(void *) cache;
-  get_layout get = (get_layout)getter(&cache, "cublasLtMatrixLayoutGetAttribute");
+  get_layout get = (get_layout)b200_library_cached(&cache, B200_LIBRARY_cublaslt, "cublasLtMatrixLayoutGetAttribute");
   uint64_t value = 0;
   size_t written;
   reading->failed |= !layout || !get;
@@ -47,7 +38,7 @@ static uint64_t layout_value(struct reading *reading, cublasLtMatrixLayout_t lay
 
 static uint64_t desc_value(struct reading *reading, cublasLtMatmulDesc_t desc, int attribute, size_t bytes) {
   static _Atomic(void *) cache;
-  get_desc get = (get_desc)getter(&cache, "cublasLtMatmulDescGetAttribute");
+  get_desc get = (get_desc)b200_library_cached(&cache, B200_LIBRARY_cublaslt, "cublasLtMatmulDescGetAttribute");
   uint64_t value = 0;
   size_t written;
   reading->failed |= !desc || !get;
@@ -151,8 +142,7 @@ static void read_layouts(struct reading *reading, struct b200_facts *facts, cubl
 
 /* The bias has D's type unless the descriptor says otherwise. */
 static const void *read_bias(struct reading *reading, struct b200_facts *facts, cublasLtMatmulDesc_t desc) {
-  uint8_t epilogue = facts->gemm.epilogue;
-  if (epilogue != B200_EPILOGUE_BIAS && epilogue != B200_EPILOGUE_RELU_BIAS && epilogue != B200_EPILOGUE_GELU_BIAS)
+  if (!b200_epilogue_has_bias(facts->gemm.epilogue))
     return NULL;
   int32_t type = (int32_t)desc_value(reading, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, 4);
   facts->bias = type < 0 ? facts->gemm.d : b200_element_of((cudaDataType)type);

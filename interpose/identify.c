@@ -175,9 +175,7 @@ void b200_call_scalars(struct b200_gemm_call *out, const void *alpha, const void
 #define GETTER(name, type)                                                                                                  \
   static bool ask_##name(cublasHandle_t handle, type *out) {                                                                \
     static _Atomic(void *) cache;                                                                                           \
-    void *function = atomic_load_explicit(&cache, memory_order_relaxed);                                                    \
-    if (!function)                                                                                                          \
-      atomic_store_explicit(&cache, function = b200_library_symbol(B200_LIBRARY_cublas, #name), memory_order_relaxed);      \
+    void *function = b200_library_cached(&cache, B200_LIBRARY_cublas, #name);                                               \
     return function && B200_TYPED(name, function)(handle, out) == CUBLAS_STATUS_SUCCESS;                                    \
   }
 GETTERS(GETTER)

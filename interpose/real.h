@@ -90,6 +90,14 @@ void *b200_real_dlsym_function(void);
 /* A function of a library that is mapped, without going through any slot; NULL when the library or the name is not there. */
 void *b200_library_symbol(enum b200_library library, const char *name);
 
+/* The same, looked up until it is found and then kept in `cache`: the caller's, NULL at first. */
+static inline void *b200_library_cached(_Atomic(void *) *cache, enum b200_library library, const char *name) {
+  void *function = atomic_load_explicit(cache, memory_order_relaxed);
+  if (!function)
+    atomic_store_explicit(cache, function = b200_library_symbol(library, name), memory_order_relaxed);
+  return function;
+}
+
 /* Fills the `real` of every slot of the library. Idempotent, from any thread. False when `slot` stays empty. */
 bool b200_library_bind(enum b200_library library, const struct b200_slot *slot);
 

@@ -850,9 +850,8 @@ static int64_t ask_hbm_used(void) {
   size_t free_bytes = 0, total_bytes = 0;
   if (atomic_load(&rt.captures) > 0 || atomic_load(&rt.state) != LIVE)
     return -1;
-  if (!atomic_load_explicit(&function, memory_order_relaxed))
-    atomic_store(&function, b200_library_symbol(B200_LIBRARY_cuda, "cuMemGetInfo_v2"));
-  int (*get_info)(size_t *, size_t *) = (int (*)(size_t *, size_t *))atomic_load_explicit(&function, memory_order_relaxed);
+  int (*get_info)(size_t *, size_t *) =
+      (int (*)(size_t *, size_t *))b200_library_cached(&function, B200_LIBRARY_cuda, "cuMemGetInfo_v2");
   if (!get_info || get_info(&free_bytes, &total_bytes) != 0)
     return -1;
   return (int64_t)(total_bytes - free_bytes);

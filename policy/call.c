@@ -17,6 +17,10 @@ uint64_t b200_gemm_flops(const struct b200_gemm *gemm) {
   return 2 * (uint64_t)gemm->m * (uint64_t)gemm->n * (uint64_t)gemm->k * (uint64_t)gemm->batch;
 }
 
+bool b200_epilogue_has_bias(uint8_t epilogue) {
+  return epilogue == B200_EPILOGUE_BIAS || epilogue == B200_EPILOGUE_RELU_BIAS || epilogue == B200_EPILOGUE_GELU_BIAS;
+}
+
 enum b200_role b200_gemm_role(char ta, char tb, int64_t batch) {
   if (batch != 1)
     return B200_ROLE_BATCHED;

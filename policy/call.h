@@ -8,6 +8,7 @@
 #ifndef B200_POLICY_CALL_H
 #define B200_POLICY_CALL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* X(enum suffix, name in the log) */
@@ -76,6 +77,9 @@ uint64_t b200_gemm_flops(const struct b200_gemm *gemm);
  * and rules, never for correctness.
  */
 enum b200_role b200_gemm_role(char ta, char tb, int64_t batch);
+
+/* Whether the epilogue adds a bias. */
+bool b200_epilogue_has_bias(uint8_t epilogue);
 
 /* One collective or point-to-point call of this rank. */
 struct b200_coll {

@@ -64,10 +64,6 @@ static bool is_wide(uint8_t type) {
   return type == B200_ELEMENT_F32 || type == B200_ELEMENT_F64;
 }
 
-static bool has_bias(uint8_t epilogue) {
-  return epilogue == B200_EPILOGUE_BIAS || epilogue == B200_EPILOGUE_RELU_BIAS || epilogue == B200_EPILOGUE_GELU_BIAS;
-}
-
 /* Why no format can have this call. */
 static enum b200_reason kind_reason(const struct b200_facts *facts) {
   const struct b200_gemm *gemm = &facts->gemm;
@@ -93,7 +89,7 @@ static enum b200_reason kind_reason(const struct b200_facts *facts) {
     return B200_REASON_POINTER_MODE;
   if (gemm->epilogue == B200_EPILOGUE_OTHER)
     return B200_REASON_EPILOGUE;
-  if (has_bias(gemm->epilogue) && facts->bias != bias)
+  if (b200_epilogue_has_bias(gemm->epilogue) && facts->bias != bias)
     return B200_REASON_BIAS;
   if (facts->beta != B200_BETA_ZERO && facts->c != gemm->d)
     return B200_REASON_BETA;
@@ -139,7 +135,8 @@ static enum b200_reason shape_reason(const struct b200_facts *facts, enum b200_f
   if (facts->ldd % 16 * d_bytes % 16 || (reads_c && facts->ldc % 16 * d_bytes % 16) ||
       (gemm->batch != 1 && facts->stride_d % 16 * d_bytes % 16))
     return B200_REASON_LD;
-  if (facts->align_d < 4 || (reads_c && facts->align_c < 4) || (has_bias(gemm->epilogue) && facts->align_bias < 4))
+  if (facts->align_d < 4 || (reads_c && facts->align_c < 4) ||
+      (b200_epilogue_has_bias(gemm->epilogue) && facts->align_bias < 4))
     return B200_REASON_ALIGNMENT;
   return NO_REASON;
 }
@@ -209,19 +206,14 @@ static uint64_t saturating_multiply(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX / 4 : product < UINT64_MAX / 4 ? product : UINT64_MAX / 4;
 }
 
-/* unit: a power of two. */
-static uint64_t round_up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) & ~(unit - 1);
-}
-
 uint64_t b200_quantised_bytes(enum b200_format format, int64_t outer, int64_t k) {
   if (format == B200_FORMAT_NATIVE || outer <= 0 || k <= 0)
     return 0;
   /* The fast dimension is rounded up to 16; which one that is, is not asked: both are. */
-  uint64_t data = saturating_multiply(round_up((uint64_t)outer, 16), round_up((uint64_t)k, 16)), scales = 256;
+  uint64_t data = saturating_multiply(b200_round_up((uint64_t)outer, 16), b200_round_up((uint64_t)k, 16)), scales = 256;
   if (format == B200_FORMAT_MXFP8)
-    scales = saturating_multiply(round_up((uint64_t)outer, 128), round_up(round_up((uint64_t)k, 32) / 32, 4));
-  return round_up(data, 256) + round_up(scales, 256);
+    scales = saturating_multiply(b200_round_up((uint64_t)outer, 128), b200_round_up(b200_round_up((uint64_t)k, 32) / 32, 4));
+  return b200_round_up(data, 256) + b200_round_up(scales, 256);
 }
 
 /* Cuts the longer of m and n until one piece of its operand and the whole of the other fit; the shorter one's operand is the

@@ -150,6 +150,11 @@ static inline int64_t b200_cut_length(int64_t length, uint32_t cuts) {
   return cuts <= 1 ? length : ((length + cuts - 1) / cuts + 127) & ~INT64_C(127);
 }
 
+/* The next multiple of `unit` > 0. */
+static inline uint64_t b200_round_up(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
 /* Bytes of a quantised operand of `outer` rows and k columns: data, then (MXFP8) its scales in tiles; each part starts at a
    multiple of 256 bytes. FP8: the scale and its inverse, 256 bytes. */
 uint64_t b200_quantised_bytes(enum b200_format format, int64_t outer, int64_t k);

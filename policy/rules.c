@@ -402,8 +402,7 @@ static bool value_of(const struct b200_facts *facts, const struct b200_position 
     *out = gemm->a;
     return true;
   case KEY_BIAS:
-    *out = gemm->epilogue == B200_EPILOGUE_BIAS || gemm->epilogue == B200_EPILOGUE_RELU_BIAS ||
-           gemm->epilogue == B200_EPILOGUE_GELU_BIAS;
+    *out = b200_epilogue_has_bias(gemm->epilogue);
     return true;
   case KEY_API:
     *out = gemm->api;

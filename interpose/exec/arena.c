@@ -2,6 +2,7 @@
 #include "interpose/exec/arena.h"
 
 #include "interpose/runtime.h"
+#include "policy/plan.h"
 
 enum state { EMPTY, TAKEN, FREE };
 
@@ -68,10 +69,6 @@ static bool map_more(const struct b200_vendor *vendor, struct b200_arena *arena,
   return false;
 }
 
-static uint64_t round_up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 static bool grow(const struct b200_vendor *vendor, struct b200_arena *arena, CUdevice device, uint64_t wanted) {
   const CUmemAllocationProp properties = {
       .type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -84,14 +81,14 @@ static bool grow(const struct b200_vendor *vendor, struct b200_arena *arena, CUd
       granularity == 0)
     return false;
   if (!arena->base &&
-      vendor->cuMemAddressReserve(&arena->base, round_up(limit, granularity), granularity, 0, 0) != CUDA_SUCCESS) {
+      vendor->cuMemAddressReserve(&arena->base, b200_round_up(limit, granularity), granularity, 0, 0) != CUDA_SUCCESS) {
     arena->base = 0;
     return false;
   }
   /* A quarter more each time, so that a job's first step does not grow it at every GEMM; just what is needed near the bound.
    */
-  uint64_t need = round_up(wanted - arena->bytes, granularity);
-  uint64_t generous = round_up(wanted + arena->bytes / 4, granularity) - arena->bytes;
+  uint64_t need = b200_round_up(wanted - arena->bytes, granularity);
+  uint64_t generous = b200_round_up(wanted + arena->bytes / 4, granularity) - arena->bytes;
   uint64_t bytes = generous;
   if (!reserve_room(bytes)) {
     bytes = need;

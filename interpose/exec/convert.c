@@ -15,14 +15,10 @@ size_t b200_convert_workspace_limit(int cc) {
 
 /* ------------------------------------------------------------------------------------------------- conversions */
 
-static uint64_t round_up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 /* Takes `bytes` behind what is taken already. */
 static uint64_t place(uint64_t *end, uint64_t bytes) {
   uint64_t start = *end;
-  *end = round_up(start + bytes, 256);
+  *end = b200_round_up(start + bytes, 256);
   return start;
 }
 
@@ -34,7 +30,7 @@ static int64_t lines_of(int64_t outer, int64_t k, uint8_t major) {
 static void lay_out(struct b200_side *side, enum b200_format format, int64_t outer, int64_t k, uint64_t *end) {
   int64_t width = side->dst_major == B200_K_FAST ? k : outer;
   int64_t lines = lines_of(outer, k, side->dst_major);
-  side->dst_ld = (int64_t)round_up((uint64_t)width, 16);
+  side->dst_ld = (int64_t)b200_round_up((uint64_t)width, 16);
   side->dst_stride = side->matrices > 1 ? side->dst_ld * lines : 0;
   side->data = place(end, (uint64_t)(side->dst_ld * lines * side->matrices));
   side->scales = format == B200_FORMAT_MXFP8 ? place(end, (uint64_t)b200_scale_bytes(outer, k)) : 0;

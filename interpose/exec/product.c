@@ -25,16 +25,10 @@ cudaDataType_t b200_cuda_type(uint8_t element) {
   }
 }
 
-static const struct {
-  cublasLtEpilogue_t value;
-  bool bias;
-} epilogues[B200_EPILOGUE_COUNT] = {
-    [B200_EPILOGUE_NONE] = {CUBLASLT_EPILOGUE_DEFAULT, false},
-    [B200_EPILOGUE_BIAS] = {CUBLASLT_EPILOGUE_BIAS, true},
-    [B200_EPILOGUE_RELU] = {CUBLASLT_EPILOGUE_RELU, false},
-    [B200_EPILOGUE_RELU_BIAS] = {CUBLASLT_EPILOGUE_RELU_BIAS, true},
-    [B200_EPILOGUE_GELU] = {CUBLASLT_EPILOGUE_GELU, false},
-    [B200_EPILOGUE_GELU_BIAS] = {CUBLASLT_EPILOGUE_GELU_BIAS, true},
+static const cublasLtEpilogue_t epilogues[B200_EPILOGUE_COUNT] = {
+    [B200_EPILOGUE_NONE] = CUBLASLT_EPILOGUE_DEFAULT, [B200_EPILOGUE_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+    [B200_EPILOGUE_RELU] = CUBLASLT_EPILOGUE_RELU,    [B200_EPILOGUE_RELU_BIAS] = CUBLASLT_EPILOGUE_RELU_BIAS,
+    [B200_EPILOGUE_GELU] = CUBLASLT_EPILOGUE_GELU,    [B200_EPILOGUE_GELU_BIAS] = CUBLASLT_EPILOGUE_GELU_BIAS,
 };
 
 static bool set_int(const struct b200_vendor *vendor, cublasLtMatmulDesc_t desc, int attribute, int32_t value) {
@@ -70,10 +64,10 @@ static bool make_desc(struct b200_product *out, const struct b200_vendor *vendor
              set_int(vendor, desc, CUBLASLT_MATMUL_DESC_TRANSB, b_k_fast ? CUBLAS_OP_N : CUBLAS_OP_T) &&
              set_int(vendor, desc, CUBLASLT_MATMUL_DESC_POINTER_MODE,
                      device_pointers ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST) &&
-             set_int(vendor, desc, CUBLASLT_MATMUL_DESC_EPILOGUE, (int32_t)epilogues[gemm->epilogue].value);
+             set_int(vendor, desc, CUBLASLT_MATMUL_DESC_EPILOGUE, (int32_t)epilogues[gemm->epilogue]);
   const void *any =
       (const void *)(uintptr_t)256; /* pointers are set by each run; the heuristic may look whether there are some */
-  if (set && epilogues[gemm->epilogue].bias)
+  if (set && b200_epilogue_has_bias(gemm->epilogue))
     set = set_int(vendor, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)b200_cuda_type(facts->bias)) &&
           set_pointer(vendor, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, any);
   if (set && terms->sm_target != 0)

@@ -1,41 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor's kernels for Python: NumPy arrays of bit patterns in, NumPy arrays of bytes out. Mirrors interpose/exec/quant.h."""
+"""The executor's kernels for Python: NumPy arrays of bit patterns in, NumPy arrays of bytes out."""
 import ctypes
 import os
 
 import numpy as np
 
+from arguments import K_FAST, K_SLOW, AmaxArgs, CastArgs, MxArgs, Operand, Scale
+
 BF16, F16, F32 = range(3)
 E4M3, E5M2 = range(2)
-K_FAST, K_SLOW = range(2)
 RCEIL, FLOOR, EVEN = range(3)
 FP_MAX = {E4M3: 448.0, E5M2: 57344.0}
 BITS = {BF16: np.uint16, F16: np.uint16, F32: np.uint32}
 
 library = ctypes.CDLL(os.environ["B200_KERNELS"])
-
-
-class Operand(ctypes.Structure):
-    _fields_ = [("src", ctypes.c_void_p), ("ld", ctypes.c_int64), ("outer", ctypes.c_int64), ("k", ctypes.c_int64),
-                ("type", ctypes.c_uint8), ("major", ctypes.c_uint8), ("zero", ctypes.c_uint8 * 6)]
-
-
-class Scale(ctypes.Structure):
-    _fields_ = [("amax_bits", ctypes.c_uint32), ("done", ctypes.c_uint32), ("scale", ctypes.c_float), ("inverse", ctypes.c_float)]
-
-
-class AmaxArgs(ctypes.Structure):
-    _fields_ = [("in_", Operand), ("scale", ctypes.c_void_p), ("fp_max", ctypes.c_float), ("zero", ctypes.c_uint32)]
-
-
-class CastArgs(ctypes.Structure):
-    _fields_ = [("in_", Operand), ("dst", ctypes.c_void_p), ("dst_ld", ctypes.c_int64), ("scale", ctypes.c_void_p),
-                ("guard", ctypes.c_void_p), ("narrow", ctypes.c_uint8), ("zero", ctypes.c_uint8 * 7)]
-
-
-class MxArgs(ctypes.Structure):
-    _fields_ = [("in_", Operand), ("dst", ctypes.c_void_p), ("dst_ld", ctypes.c_int64), ("scales", ctypes.c_void_p),
-                ("guard", ctypes.c_void_p), ("narrow", ctypes.c_uint8), ("rounding", ctypes.c_uint8), ("zero", ctypes.c_uint8 * 6)]
 
 
 class Grid(ctypes.Structure):

@@ -26,7 +26,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOBS = ROOT / "tests" / "e2e" / "jobs"
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "exec")]
+from arguments import K_FAST, K_SLOW, AmaxArgs, CastArgs, MxArgs, Operand  # noqa: E402
 
 NODE = "B200OPT_VNODE_SESSION" in os.environ
 TIMES = "modelled times of the virtual node" if NODE else "measured times"
@@ -99,29 +100,6 @@ def time_gemms(clock):
     return rows
 
 
-class Operand(ctypes.Structure):
-    """This and the next three: interpose/exec/quant.h."""
-
-    _fields_ = [("src", ctypes.c_void_p), ("ld", ctypes.c_int64), ("outer", ctypes.c_int64), ("k", ctypes.c_int64),
-                ("type", ctypes.c_uint8), ("major", ctypes.c_uint8)]
-
-
-class AmaxArgs(ctypes.Structure):
-    _fields_ = [("operand", Operand), ("scale", ctypes.c_void_p), ("fp_max", ctypes.c_float)]
-
-
-class CastArgs(ctypes.Structure):
-    _fields_ = [("operand", Operand), ("dst", ctypes.c_void_p), ("dst_ld", ctypes.c_int64), ("scale", ctypes.c_void_p),
-                ("guard", ctypes.c_void_p), ("narrow", ctypes.c_uint8)]
-
-
-class MxArgs(ctypes.Structure):
-    _fields_ = [("operand", Operand), ("dst", ctypes.c_void_p), ("dst_ld", ctypes.c_int64), ("scales", ctypes.c_void_p),
-                ("guard", ctypes.c_void_p), ("narrow", ctypes.c_uint8), ("rounding", ctypes.c_uint8)]
-
-
-assert (ctypes.sizeof(AmaxArgs), ctypes.sizeof(CastArgs), ctypes.sizeof(MxArgs)) == (56, 80, 80)
-K_FAST, K_SLOW = 0, 1
 SOURCES = ("bf16", "f16", "f32")  # enum b200_source
 
 

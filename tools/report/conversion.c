@@ -2,23 +2,14 @@
 #include "tools/report/conversion.h"
 
 #include "policy/plan.h"
+#include "tools/report/rows.h"
 #include "tools/shape.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns that the guard compares at most (B200_WATCH_COLUMNS of interpose/exec/watch.h, which the command does not see). */
-
 static bool is_converted(const struct b200_log_gemm *gemm) {
   return strcmp(gemm->plan, "fp8") == 0 || strcmp(gemm->plan, "mxfp8") == 0;
-}
-
-static int64_t number(const json_t *row, const char *name) {
-  return json_integer_value(json_object_get(row, name));
-}
-
-static void add(json_t *row, const char *name, int64_t amount) {
-  json_object_set_new(row, name, json_integer(b200_add(number(row, name), amount)));
 }
 
 static double share(int64_t part, int64_t whole) {
@@ -41,17 +32,6 @@ static json_t *row_of(json_t *rows, const char *first, const char *a, const char
   return row;
 }
 
-/* Most FLOPs first; few rows. */
-static void sort_by_flops(json_t *rows) {
-  for (size_t i = 1; i < json_array_size(rows); i++)
-    for (size_t j = i; j > 0 && number(json_array_get(rows, j - 1), "flops") < number(json_array_get(rows, j), "flops");
-         j--) {
-      json_t *moved = json_incref(json_array_get(rows, j));
-      json_array_remove(rows, j);
-      json_array_insert_new(rows, j - 1, moved);
-    }
-}
-
 /* ---- parts */
 
 struct totals {
@@ -60,8 +40,8 @@ struct totals {
 
 static void add_gemm(json_t *rows, struct totals *totals, const struct b200_log_gemm *gemm) {
   json_t *row = row_of(rows, "plan", gemm->plan, "reason", gemm->reason);
-  add(row, "calls", gemm->calls);
-  add(row, "flops", gemm->flops);
+  report_add(row, "calls", gemm->calls);
+  report_add(row, "flops", gemm->flops);
   totals->calls = b200_add(totals->calls, gemm->calls);
   totals->flops = b200_add(totals->flops, gemm->flops);
   if (!is_converted(gemm))
@@ -87,8 +67,8 @@ static void add_would(json_t *rows, const struct b200_log *log, const struct b20
                               : strncmp(texts[i], "mxfp8:", 6) == 0 ? B200_FORMAT_MXFP8
                                                                     : B200_FORMAT_NATIVE;
     json_t *row = row_of(rows, "precision", precisions[i], NULL, NULL);
-    add(row, "flops", gemm->flops);
-    add(row, "converted_flops", format == B200_FORMAT_NATIVE ? 0 : gemm->flops);
+    report_add(row, "flops", gemm->flops);
+    report_add(row, "converted_flops", format == B200_FORMAT_NATIVE ? 0 : gemm->flops);
     if (!modelled)
       continue;
     double calls = (double)gemm->calls, native = b200_cost_native(&device, &facts.gemm) * calls;
@@ -190,10 +170,10 @@ json_t *report_conversion(const struct b200_log *const *logs, size_t count) {
     json_decref(would);
     return json_null();
   }
-  sort_by_flops(rows);
-  json_array_foreach(rows, i, row) json_object_set_new(row, "share", json_real(share(number(row, "flops"), totals.flops)));
-  json_array_foreach(would, i, row)
-      json_object_set_new(row, "coverage", json_real(share(number(row, "converted_flops"), number(row, "flops"))));
+  rows = report_sorted_by_flops(rows);
+  report_set_shares(rows, totals.flops);
+  json_array_foreach(would, i, row) json_object_set_new(
+      row, "coverage", json_real(share(report_number(row, "converted_flops"), report_number(row, "flops"))));
   double coverage = share(totals.converted_flops, totals.flops);
   int64_t least = min_coverage(logs, count), bad_samples = 0;
   for (i = 0; i < count; i++)
@@ -217,8 +197,8 @@ static bool is_narrow_type(const char *type) {
 
 static void add_role(json_t *roles, const char *role, int64_t calls, int64_t flops) {
   json_t *row = row_of(roles, "role", role, NULL, NULL);
-  add(row, "calls", calls);
-  add(row, "flops", flops);
+  report_add(row, "calls", calls);
+  report_add(row, "flops", flops);
 }
 
 static void add_done(json_t *roles, json_t *shapes, const struct b200_log_gemm *gemm, bool narrow, int64_t calls,
@@ -283,24 +263,24 @@ static int64_t calls_asked(const json_t *done, const json_t *shape) {
     for (same = 0; same < sizeof(identity) / sizeof(identity[0]); same++)
       if (!json_equal(json_object_get(row, identity[same]), json_object_get(shape, identity[same])))
         break;
-    calls += same == sizeof(identity) / sizeof(identity[0]) ? number(row, "calls") : 0;
+    calls += same == sizeof(identity) / sizeof(identity[0]) ? report_number(row, "calls") : 0;
   }
   return calls;
 }
 
 /* May be a GEMM that the library has made for itself. */
 static bool may_be_own(const json_t *shape) {
-  int64_t n = number(shape, "n");
-  return n <= B200_REFERENCE_COLUMNS ||
-         (number(shape, "m") == B200_SELFTEST_M && n == B200_SELFTEST_N && number(shape, "k") == B200_SELFTEST_K);
+  int64_t n = report_number(shape, "n");
+  return n <= B200_REFERENCE_COLUMNS || (report_number(shape, "m") == B200_SELFTEST_M && n == B200_SELFTEST_N &&
+                                         report_number(shape, "k") == B200_SELFTEST_K);
 }
 
 /* A wide row of the node without the references of samples and of the self-test, which no log has. */
 static json_t *without_references(const json_t *shape, const json_t *done) {
-  int64_t calls = number(shape, "calls"), asked = may_be_own(shape) ? calls_asked(done, shape) : calls;
+  int64_t calls = report_number(shape, "calls"), asked = may_be_own(shape) ? calls_asked(done, shape) : calls;
   json_t *copy = json_copy((json_t *)shape);
   if (calls > asked && calls > 0) {
-    json_object_set_new(copy, "flops", json_integer(number(shape, "flops") / calls * asked));
+    json_object_set_new(copy, "flops", json_integer(report_number(shape, "flops") / calls * asked));
     json_object_set_new(copy, "calls", json_integer(asked));
   }
   return copy;
@@ -313,39 +293,25 @@ json_t *report_done_by_node(const json_t *gemm, const json_t *done) {
   json_array_foreach(json_object_get(gemm, "shapes"), i, row) {
     if (is_narrow_type(json_string_value(json_object_get(row, "a"))) ||
         is_narrow_type(json_string_value(json_object_get(row, "b")))) {
-      narrow = b200_add(narrow, number(row, "flops"));
+      narrow = b200_add(narrow, report_number(row, "flops"));
       continue;
     }
     json_t *asked_for = without_references(row, done);
-    if (number(asked_for, "calls") || number(row, "calls") == 0) {
-      add_role(roles, json_string_value(json_object_get(row, "role")), number(asked_for, "calls"),
-               number(asked_for, "flops"));
+    if (report_number(asked_for, "calls") || report_number(row, "calls") == 0) {
+      add_role(roles, json_string_value(json_object_get(row, "role")), report_number(asked_for, "calls"),
+               report_number(asked_for, "flops"));
       json_array_append(shapes, asked_for);
     }
     json_decref(asked_for);
   }
-  json_array_foreach(json_object_get(done, "roles"), i, row) {
-    if (strcmp(json_string_value(json_object_get(row, "role")), "narrow") == 0)
-      asked = number(row, "flops");
-  }
+  asked = report_number(report_row_with(json_object_get(done, "roles"), "role", "narrow"), "flops");
   if (narrow)
     add_role(roles, "narrow", 0, narrow > asked ? asked : narrow);
   return json_pack("{so so}", "roles", roles, "shapes", shapes);
 }
 
-/* The row of an owner, or NULL. */
-static const json_t *owner_row(const json_t *hbm, const char *owner) {
-  size_t i;
-  json_t *row;
-  json_array_foreach(hbm, i, row) {
-    if (strcmp(json_string_value(json_object_get(row, "owner")), owner) == 0)
-      return row;
-  }
-  return NULL;
-}
-
 json_t *report_memory_by_node(const json_t *hbm, const json_t *node) {
-  const json_t *own = owner_row(hbm, "b200opt"), *theirs = owner_row(node, "pytorch");
+  const json_t *own = report_row_with(hbm, "owner", "b200opt"), *theirs = report_row_with(node, "owner", "pytorch");
   json_t *rows = json_array(), *row;
   size_t i;
   json_array_foreach(hbm, i, row) {
@@ -353,11 +319,11 @@ json_t *report_memory_by_node(const json_t *hbm, const json_t *node) {
       continue;
     json_t *copy = json_copy(row);
     if (own && strcmp(json_string_value(json_object_get(row, "owner")), "pytorch") == 0) {
-      int64_t peak = number(row, "peak_bytes"), more = number(own, "peak_bytes"),
-              seen = theirs ? number(theirs, "peak_bytes") : 0;
+      int64_t peak = report_number(row, "peak_bytes"), more = report_number(own, "peak_bytes"),
+              seen = theirs ? report_number(theirs, "peak_bytes") : 0;
       bool possible = seen >= (peak > more ? peak : more) && seen <= peak + more;
       json_object_set_new(copy, "peak_bytes", json_integer(possible ? seen : peak + more));
-      json_object_set_new(copy, "allocs", json_integer(number(row, "allocs") + number(own, "allocs")));
+      json_object_set_new(copy, "allocs", json_integer(report_number(row, "allocs") + report_number(own, "allocs")));
     }
     json_array_append_new(rows, copy);
   }

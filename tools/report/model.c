@@ -2,6 +2,7 @@
 #include "tools/report/model.h"
 
 #include "tools/report/conversion.h"
+#include "tools/report/rows.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,47 +68,12 @@ static json_t *listed(json_t *rows) {
   return list;
 }
 
-static int64_t number(const json_t *row, const char *name) {
-  return json_integer_value(json_object_get(row, name));
-}
-
-static void add(json_t *row, const char *name, int64_t amount) {
-  json_object_set_new(row, name, json_integer(b200_add(number(row, name), amount)));
-}
-
 static void raise_to(json_t *row, const char *name, int64_t value) {
-  if (!json_object_get(row, name) || number(row, name) < value)
+  if (!json_object_get(row, name) || report_number(row, name) < value)
     json_object_set_new(row, name, json_integer(value));
 }
 
-/* Largest first by `name`. */
-static int by_flops(const void *a, const void *b) {
-  int64_t left = number(*(json_t *const *)a, "flops"), right = number(*(json_t *const *)b, "flops");
-  return (left < right) - (left > right);
-}
-
-static json_t *sorted_by_flops(json_t *rows) {
-  size_t count = json_array_size(rows), i;
-  json_t *row, *sorted = json_array();
-  const json_t **items = calloc(count + 1, sizeof(*items));
-  json_array_foreach(rows, i, row) items[i] = row;
-  qsort(items, count, sizeof(*items), by_flops);
-  for (i = 0; i < count; i++)
-    json_array_append(sorted, (json_t *)items[i]);
-  free(items);
-  json_decref(rows);
-  return sorted;
-}
-
 /* ---- sections */
-
-static void set_shares(json_t *rows, int64_t flops) {
-  size_t i;
-  json_t *row;
-  json_array_foreach(rows, i, row) {
-    json_object_set_new(row, "share", json_real(flops ? (double)number(row, "flops") / (double)flops : 0));
-  }
-}
 
 static json_t *gemm_section(const struct chosen *chosen) {
   json_t *roles = json_object(), *shapes = json_object();
@@ -120,20 +86,20 @@ static json_t *gemm_section(const struct chosen *chosen) {
                                                  gemm->api, "ta", gemm->ta, "tb", gemm->tb, "m", gemm->m, "n", gemm->n, "k",
                                                  gemm->k, "batch", gemm->batch, "a", gemm->a, "b", gemm->b, "d", gemm->d,
                                                  "compute", gemm->compute, "epilogue", gemm->epilogue));
-      add(role, "calls", gemm->calls);
-      add(role, "flops", gemm->flops);
-      add(shape, "calls", gemm->calls);
-      add(shape, "flops", gemm->flops);
+      report_add(role, "calls", gemm->calls);
+      report_add(role, "flops", gemm->flops);
+      report_add(shape, "calls", gemm->calls);
+      report_add(shape, "flops", gemm->flops);
       calls = b200_add(calls, gemm->calls);
       flops = b200_add(flops, gemm->flops);
     }
   }
   roles = listed(roles);
   shapes = listed(shapes);
-  set_shares(roles, flops);
-  set_shares(shapes, flops);
-  return json_pack("{sI sI so so}", "calls", calls, "flops", flops, "roles", sorted_by_flops(roles), "shapes",
-                   sorted_by_flops(shapes));
+  report_set_shares(roles, flops);
+  report_set_shares(shapes, flops);
+  return json_pack("{sI sI so so}", "calls", calls, "flops", flops, "roles", report_sorted_by_flops(roles), "shapes",
+                   report_sorted_by_flops(shapes));
 }
 
 static json_t *collective_section(const struct chosen *chosen) {
@@ -142,8 +108,8 @@ static json_t *collective_section(const struct chosen *chosen) {
     for (size_t j = 0; j < chosen->logs[i]->coll_count; j++) {
       const struct b200_log_coll *coll = &chosen->logs[i]->colls[j];
       json_t *row = find_row(rows, json_pack("{ss ss sI}", "op", coll->op, "dtype", coll->dtype, "nranks", coll->nranks));
-      add(row, "calls", coll->calls);
-      add(row, "bytes", coll->bytes);
+      report_add(row, "calls", coll->calls);
+      report_add(row, "bytes", coll->bytes);
     }
   }
   return listed(rows);
@@ -158,9 +124,9 @@ static json_t *hbm_section(const struct chosen *chosen) {
       json_t *row = find_row(rows, json_pack("{ss}", "owner", alloc->owner));
       raise_to(row, "current_bytes", alloc->current);
       raise_to(row, "peak_bytes", alloc->peak);
-      add(row, "allocs", alloc->allocs);
-      add(row, "frees", alloc->frees);
-      add(row, "failed", alloc->failed);
+      report_add(row, "allocs", alloc->allocs);
+      report_add(row, "frees", alloc->frees);
+      report_add(row, "failed", alloc->failed);
     }
   }
   return listed(rows);
@@ -177,9 +143,9 @@ static json_t *call_section(const struct chosen *chosen) {
     for (size_t j = 0; j < chosen->logs[i]->call_count; j++) {
       const struct b200_log_call *call = &chosen->logs[i]->calls[j];
       json_t *row = find_row(rows, json_pack("{ss ss}", "lib", call->lib, "name", call->name));
-      add(row, "calls", call->calls);
-      add(row, "errors", call->errors);
-      add(row, "bytes", call->bytes);
+      report_add(row, "calls", call->calls);
+      report_add(row, "errors", call->errors);
+      report_add(row, "bytes", call->bytes);
     }
   }
   return listed(rows);
@@ -192,7 +158,7 @@ static json_t *text_section(const struct chosen *chosen, bool drops) {
     const struct b200_log_text *texts = drops ? log->drops : log->warnings;
     size_t count = drops ? log->drop_count : log->warning_count;
     for (size_t j = 0; j < count; j++)
-      add(find_row(rows, json_pack("{ss}", drops ? "what" : "text", texts[j].text)), "count", texts[j].count);
+      report_add(find_row(rows, json_pack("{ss}", drops ? "what" : "text", texts[j].text)), "count", texts[j].count);
   }
   return listed(rows);
 }
@@ -212,8 +178,8 @@ static json_t *stack_section(const struct chosen *chosen) {
     for (size_t j = 0; j < chosen->logs[i]->stack_count; j++) {
       const struct b200_log_stack *stack = &chosen->logs[i]->stacks[j];
       json_t *row = find_row(rows, json_pack("{ss ss}", "owner", stack->owner, "frames", stack->frames));
-      add(row, "count", stack->count);
-      add(row, "bytes", stack->bytes);
+      report_add(row, "count", stack->count);
+      report_add(row, "bytes", stack->bytes);
     }
   }
   return listed(rows);
@@ -371,11 +337,11 @@ static int64_t tokens_of_gemms(const json_t *gemm) {
   int64_t tokens = 0, most = 0;
   json_array_foreach(json_object_get(gemm, "shapes"), i, shape) {
     if (strcmp(json_string_value(json_object_get(shape, "role")), "fprop") == 0) {
-      json_t *row = find_row(rows, json_pack("{sI}", "n", number(shape, "n")));
-      add(row, "calls", number(shape, "calls"));
-      if (number(row, "calls") > most) {
-        most = number(row, "calls");
-        tokens = number(row, "n");
+      json_t *row = find_row(rows, json_pack("{sI}", "n", report_number(shape, "n")));
+      report_add(row, "calls", report_number(shape, "calls"));
+      if (report_number(row, "calls") > most) {
+        most = report_number(row, "calls");
+        tokens = report_number(row, "n");
       }
     }
   }
@@ -518,7 +484,7 @@ static json_t *compare_rows(const json_t *against, const json_t *rows, const cha
           values = json_pack("[ii]", 0, 0);
           json_object_set_new(pair, *name, values);
         }
-        int64_t sum = b200_add(json_integer_value(json_array_get(values, (size_t)side)), number(row, *name));
+        int64_t sum = b200_add(json_integer_value(json_array_get(values, (size_t)side)), report_number(row, *name));
         json_array_set_new(values, (size_t)side, json_integer(sum));
       }
     }
@@ -611,7 +577,7 @@ static struct point *points_of(const json_t *loss, size_t *count) {
   *count = json_array_size(series);
   struct point *points = calloc(*count + 1, sizeof(*points));
   json_array_foreach(series, i, entry) {
-    points[i] = (struct point){number(entry, "step"), real_of(json_object_get(entry, "loss"))};
+    points[i] = (struct point){report_number(entry, "step"), real_of(json_object_get(entry, "loss"))};
   }
   qsort(points, *count, sizeof(*points), by_step);
   return points;
@@ -659,8 +625,8 @@ json_t *report_compare(const json_t *against, const json_t *arm) {
   json_t *out = report_compare_counts(against, arm);
   json_t *loss = compare_losses(json_object_get(against, "loss"), json_object_get(arm, "loss"));
   /* No value without a partner, and no pair that differs: also when neither side has any. */
-  bool same = json_is_true(json_object_get(out, "equal")) && number(loss, "unpaired") == 0 &&
-              number(loss, "equal") == number(loss, "common");
+  bool same = json_is_true(json_object_get(out, "equal")) && report_number(loss, "unpaired") == 0 &&
+              report_number(loss, "equal") == report_number(loss, "common");
   json_object_set_new(out, "loss", loss);
   json_object_set_new(out, "equal", json_boolean(same));
   return out;
