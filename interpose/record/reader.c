@@ -483,6 +483,18 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
   case B200_RECORD_drop:
     add_text(&reading->places[type], &log->drops, &log->drop_count, line->drop_what, line->drop_count);
     break;
+  case B200_RECORD_timing:
+  case B200_RECORD_comm:
+  case B200_RECORD_op:
+  case B200_RECORD_coll_time:
+  case B200_RECORD_untimed:
+  case B200_RECORD_graph:
+  case B200_RECORD_time:
+  case B200_RECORD_mark:
+  case B200_RECORD_confidence:
+  case B200_RECORD_gpu:
+  case B200_RECORD_overhead:
+    break;
   case B200_RECORD_end:
     reading->ended = true;
     break;
