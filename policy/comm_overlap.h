@@ -128,7 +128,8 @@ void b200_overlap_step(struct b200_overlap *overlap, uint64_t step);
 void b200_overlap_done(struct b200_overlap *overlap, struct b200_overlap_id id, int64_t t_start_ns, int64_t t_end_ns);
 /* Its times could not be had. */
 void b200_overlap_lost(struct b200_overlap *overlap, struct b200_overlap_id id);
-void b200_overlap_waited(struct b200_overlap *overlap, const struct b200_overlap_wait *wait, int64_t t_wait_ns);
+/* Returns when the stream could go on: t_wait_ns, or the end of the last of these collectives when that is later. */
+int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_overlap_wait *wait, int64_t t_wait_ns);
 void b200_overlap_gemm(struct b200_overlap *overlap, int64_t t_start_ns, int64_t t_end_ns);
 
 /* The main compute stream has come to the end of a step and the start of `step`. Hands out the collectives and the sums of
