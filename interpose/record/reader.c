@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interpose/record/reader.h"
 
+#include "interpose/record/decode.h"
 #include "interpose/record/json.h"
 #include "policy/loss_scan.h"
 
@@ -56,102 +57,20 @@ static char *copy(const char *text) {
   return b200_format("%s", text);
 }
 
-/* ---- one line */
-
-enum kind { KIND_INT, KIND_REAL, KIND_TEXT, KIND_OBJECT };
-
-static const struct field {
-  enum b200_record_type type;
-  enum kind kind;
-  const char *name;
-  size_t offset;
-} fields[] = {
-#define B200_RECORD(type, help)
-#define B200_FIELD(type, name, kind, help)                                                                                  \
-  {B200_RECORD_##type, KIND_##kind, #name, offsetof(struct b200_log_line, type##_##name)},
-#include "interpose/record/record.def"
-#undef B200_FIELD
-#undef B200_RECORD
-};
-
-#define FIELD_COUNT (sizeof(fields) / sizeof(fields[0]))
-
-static double real_value(const json_t *value) {
-  if (json_is_string(value))
-    return strtod(json_string_value(value), NULL); /* nan, inf, -inf: JSON has no such numbers */
-  return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
-
-static int64_t int_value(const json_t *value) {
-  if (json_is_integer(value))
-    return json_integer_value(value);
-  double real = json_number_value(value); /* never NaN: JSON has no such number */
-  if (real >= 0x1p63)
-    return INT64_MAX;
-  return real < -0x1p63 ? INT64_MIN : (int64_t)real;
-}
-
-static void decode_field(const struct field *field, json_t *value, struct b200_log_line *out) {
-  char *member = (char *)out + field->offset;
-  switch (field->kind) {
-  case KIND_INT:
-    if (json_is_number(value))
-      *(int64_t *)member = int_value(value);
-    break;
-  case KIND_REAL:
-    *(double *)member = real_value(value);
-    break;
-  case KIND_TEXT:
-    *(const char **)member = json_is_string(value) ? json_string_value(value) : "";
-    break;
-  case KIND_OBJECT:
-    *(json_t **)member = json_is_object(value) ? value : NULL;
-    break;
-  }
-}
-
-static const struct field *find_field(enum b200_record_type type, const char *name) {
-  for (size_t i = 0; i < FIELD_COUNT; i++)
-    if (fields[i].type == type && strcmp(fields[i].name, name) == 0)
-      return &fields[i];
-  return NULL;
-}
-
-static int find_type(const json_t *object) {
-  const char *name = json_string_value(json_object_get(object, "t"));
-  for (int i = 0; name && i < B200_RECORD_COUNT; i++)
-    if (strcmp(b200_record_names[i], name) == 0)
-      return i;
-  return -1;
-}
-
-int b200_log_line_decode(json_t *object, struct b200_log_line *out, const char **unknown_field) {
-  const char *name;
-  json_t *value;
-  int type = find_type(object);
-  memset(out, 0, sizeof(*out));
-  for (size_t i = 0; i < FIELD_COUNT; i++)
-    if (fields[i].kind == KIND_TEXT)
-      *(const char **)((char *)out + fields[i].offset) = "";
-  out->header_rank = out->header_world = out->header_local_rank = out->step_hbm_used = -1;
-  if (unknown_field)
-    *unknown_field = NULL;
-  if (type < 0)
-    return -1;
-  json_object_foreach(object, name, value) {
-    const struct field *field = find_field((enum b200_record_type)type, name);
-    if (field)
-      decode_field(field, value, out);
-    else if (strcmp(name, "t") != 0 && unknown_field)
-      *unknown_field = name;
-  }
-  return type;
-}
-
 /* ---- adding lines up */
 
 struct generation {
   int64_t gen, operations;
+};
+
+/* Lines that say more of a step, until its own line is known. */
+struct step_time {
+  int64_t gen, step;
+  struct b200_log_time time;
+};
+struct step_mark {
+  int64_t gen, step, count;
+  enum { MARK_FIRST, MARK_INTERRUPTED, MARK_OPTIMIZER } what;
 };
 
 struct reading {
@@ -159,7 +78,11 @@ struct reading {
   struct b200_log *log;
   struct generation *generations;
   size_t generation_count;
-  json_t *places[B200_RECORD_COUNT]; /* of types whose texts may be many: text to place, see place_of() */
+  struct step_time *times;
+  struct step_mark *marks;
+  size_t time_count, mark_count;
+  json_t *texts, *comms, *kinds, *untimed; /* text to place in the log's array of that name, see place_of() */
+  json_t *places[B200_RECORD_COUNT];       /* of types whose texts may be many: text to place, see place_of() */
   bool ended;
   bool noted[4]; /* one note per file and kind */
 };
@@ -195,6 +118,7 @@ static void add_header(struct reading *reading, json_t *object, const struct b20
   log->pid = line->header_pid;
   log->rank = line->header_rank;
   log->world = line->header_world;
+  log->t_ns = line->header_t_ns;
   log->unix_ns = line->header_unix_ns;
   if (line->header_producer[0])
     log->node = strncmp(line->header_producer, "vnode", 5) == 0;
@@ -218,8 +142,9 @@ static void add_step(struct reading *reading, const struct b200_log_line *line) 
       .coll_bytes = line->step_coll_bytes,
       .alloc_calls = line->step_alloc_calls,
       .hbm_used = line->step_hbm_used,
-      .hbm = json_incref(line->step_hbm),
   };
+  for (size_t i = 0; line->step_hbm && i < B200_OWNER_COUNT; i++)
+    log->steps[log->step_count - 1].hbm[i] = json_integer_value(json_object_get(line->step_hbm, b200_owner_names[i]));
   for (size_t i = 0; i < reading->generation_count; i++)
     if (reading->generations[i].gen == line->step_gen)
       generation = &reading->generations[i];
@@ -238,17 +163,58 @@ static void add_step(struct reading *reading, const struct b200_log_line *line) 
 static void choose_generation(struct reading *reading) {
   struct b200_log *log = reading->log;
   const struct generation *best = reading->generations;
-  size_t kept = 0;
+  size_t kept = 0, kept_ops = 0;
   for (size_t i = 1; i < reading->generation_count; i++)
     if (reading->generations[i].operations > best->operations)
       best = &reading->generations[i];
-  for (size_t i = 0; i < log->step_count; i++) {
+  for (size_t i = 0; i < log->step_count; i++)
     if (log->steps[i].gen == best->gen)
       log->steps[kept++] = log->steps[i];
-    else
-      json_decref(log->steps[i].hbm);
-  }
+  for (size_t i = 0; i < log->op_count; i++)
+    if (log->ops[i].gen == best->gen)
+      log->ops[kept_ops++] = log->ops[i];
   log->step_count = kept;
+  log->op_count = kept_ops;
+}
+
+static int by_ordinal(const void *a, const void *b) {
+  const struct b200_log_step *left = *(struct b200_log_step *const *)a, *right = *(struct b200_log_step *const *)b;
+  return (left->step > right->step) - (left->step < right->step);
+}
+
+static struct b200_log_step *find_step(struct b200_log_step **order, size_t count, int64_t gen, int64_t ordinal) {
+  const struct b200_log_step wanted = {.step = ordinal}, *key = &wanted;
+  struct b200_log_step **found = bsearch(&key, order, count, sizeof(*order), by_ordinal);
+  return found && (*found)->gen == gen ? *found : NULL;
+}
+
+/* Gives the chosen steps their device times and marks; those of other steps are left out. */
+static void join_steps(struct reading *reading) {
+  struct b200_log *log = reading->log;
+  struct b200_log_step **order = NULL, *step;
+  for (size_t i = 0; i < log->step_count; i++) {
+    order = b200_grow(order, i, sizeof(struct b200_log_step *));
+    order[i] = &log->steps[i];
+  }
+  if (log->step_count)
+    qsort(order, log->step_count, sizeof(*order), by_ordinal);
+  for (size_t i = 0; i < reading->time_count; i++) {
+    const struct step_time *time = &reading->times[i];
+    if ((step = find_step(order, log->step_count, time->gen, time->step))) {
+      step->timed = true;
+      step->time = time->time;
+    }
+  }
+  for (size_t i = 0; i < reading->mark_count; i++) {
+    const struct step_mark *mark = &reading->marks[i];
+    if (!(step = find_step(order, log->step_count, mark->gen, mark->step)))
+      continue;
+    step->first = step->first || mark->what == MARK_FIRST;
+    step->interrupted = step->interrupted || mark->what == MARK_INTERRUPTED;
+    if (mark->what == MARK_OPTIMIZER)
+      step->optimizer = b200_add(step->optimizer, mark->count);
+  }
+  free(order);
 }
 
 static bool same_gemm(const struct b200_log_gemm *gemm, const struct b200_log_line *line) {
@@ -423,6 +389,178 @@ static void add_text(json_t **places, struct b200_log_text **texts, size_t *text
   (*texts)[place].count = b200_add((*texts)[place].count, count);
 }
 
+/* ---- device times */
+
+/* The log's own copy of a text, the same for equal texts. */
+static const char *intern(struct reading *reading, const char *text) {
+  struct b200_log *log = reading->log;
+  size_t place = place_of(&reading->texts, text, log->text_count);
+  if (place == log->text_count)
+    *ADD(log->texts, log->text_count) = copy(text);
+  return log->texts[place];
+}
+
+static void add_timing(struct reading *reading, const struct b200_log_line *line) {
+  *ADD(reading->log->timings, reading->log->timing_count) = (struct b200_log_timing){
+      .mode = intern(reading, line->timing_mode),
+      .why = intern(reading, line->timing_why),
+      .clock = intern(reading, line->timing_clock),
+      .every = line->timing_every,
+      .clock_ns = line->timing_clock_ns,
+  };
+}
+
+static struct b200_log_comm *find_comm(struct reading *reading, const char *id) {
+  struct b200_log *log = reading->log;
+  size_t place = place_of(&reading->comms, id, log->comm_count);
+  if (place == log->comm_count)
+    *ADD(log->comms, log->comm_count) = (struct b200_log_comm){.id = intern(reading, id), .parent = "", .rank = -1};
+  return &log->comms[place];
+}
+
+static void add_comm(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log_comm *comm = find_comm(reading, line->comm_id);
+  comm->nranks = line->comm_nranks;
+  comm->rank = line->comm_rank;
+  comm->parent = intern(reading, line->comm_parent);
+}
+
+static struct b200_log_kind *find_kind(struct reading *reading, const char *op, const char *dtype, int64_t nranks) {
+  struct b200_log *log = reading->log;
+  char *text = b200_format("%s\n%s\n%lld", op, dtype, (long long)nranks);
+  size_t place = place_of(&reading->kinds, text, log->kind_count);
+  free(text);
+  if (place == log->kind_count)
+    *ADD(log->kinds, log->kind_count) =
+        (struct b200_log_kind){.op = intern(reading, op), .dtype = intern(reading, dtype), .nranks = nranks};
+  return &log->kinds[place];
+}
+
+static void add_coll_time(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log_kind *kind = find_kind(reading, line->coll_time_op, line->coll_time_dtype, line->coll_time_nranks);
+  kind->calls = b200_add(kind->calls, line->coll_time_calls);
+  kind->bytes = b200_add(kind->bytes, line->coll_time_bytes);
+  kind->dur_ns = b200_add(kind->dur_ns, line->coll_time_dur_ns);
+  kind->blocked_ns = b200_add(kind->blocked_ns, line->coll_time_blocked_ns);
+  kind->queued_ns = b200_add(kind->queued_ns, line->coll_time_queued_ns);
+}
+
+/* Such that no sum or difference of two of them overflows; 73 years of nanoseconds. */
+static bool sane_time(int64_t t_ns) {
+  return t_ns > -(INT64_C(1) << 61) && t_ns < (INT64_C(1) << 61);
+}
+
+static bool sane_span(int64_t t_ns, int64_t dur_ns, int64_t blocked_ns, int64_t queued_ns) {
+  return sane_time(t_ns) && sane_time(dur_ns) && dur_ns >= 0 && blocked_ns >= 0 && blocked_ns <= dur_ns &&
+         sane_time(queued_ns) && queued_ns >= 0;
+}
+
+static void add_op(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log *log = reading->log;
+  if (!sane_span(line->op_t_ns, line->op_dur_ns, line->op_blocked_ns, line->op_queued_ns)) {
+    log->invalid_times = b200_add(log->invalid_times, 1);
+    return;
+  }
+  struct b200_log_comm *comm = find_comm(reading, line->op_comm);
+  comm->nranks = comm->nranks ? comm->nranks : line->op_nranks;
+  uint32_t comm_place = (uint32_t)(comm - log->comms);
+  uint32_t kind_place = (uint32_t)(find_kind(reading, line->op_op, line->op_dtype, line->op_nranks) - log->kinds);
+  *ADD(log->ops, log->op_count) = (struct b200_log_op){
+      .gen = line->op_gen,
+      .step = line->op_step,
+      .seq = line->op_seq,
+      .t_ns = line->op_t_ns,
+      .dur_ns = line->op_dur_ns,
+      .blocked_ns = line->op_blocked_ns,
+      .queued_ns = line->op_queued_ns,
+      .bytes = line->op_bytes,
+      .group = line->op_group,
+      .stream = line->op_stream,
+      .comm = comm_place,
+      .kind = kind_place,
+  };
+}
+
+static void add_untimed(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log *log = reading->log;
+  size_t place = place_of(&reading->untimed, line->untimed_why, log->untimed_count);
+  if (place == log->untimed_count)
+    ADD(log->untimed, log->untimed_count)->why = intern(reading, line->untimed_why);
+  log->untimed[place].calls = b200_add(log->untimed[place].calls, line->untimed_calls);
+}
+
+static void add_time(struct reading *reading, const struct b200_log_line *line) {
+  if (!sane_span(line->time_t_ns, line->time_dev_ns, line->time_blocked_ns, line->time_queued_ns)) {
+    reading->log->invalid_times = b200_add(reading->log->invalid_times, 1);
+    return;
+  }
+  *ADD(reading->times, reading->time_count) = (struct step_time){
+      .gen = line->time_gen,
+      .step = line->time_step,
+      .time = {.t_ns = line->time_t_ns,
+               .dev_ns = line->time_dev_ns,
+               .colls = line->time_colls,
+               .comm_ns = line->time_comm_ns,
+               .busy_ns = line->time_busy_ns,
+               .blocked_ns = line->time_blocked_ns,
+               .queued_ns = line->time_queued_ns,
+               .gemms = line->time_gemms,
+               .gemm_ns = line->time_gemm_ns,
+               .uncovered_ns = line->time_uncovered_ns,
+               .host_ns = line->time_host_ns,
+               .start_ns = line->time_start_ns,
+               .starved = line->time_starved},
+  };
+}
+
+static void add_mark(struct reading *reading, const struct b200_log_line *line) {
+  static const char *const names[] = {
+      [MARK_FIRST] = "first", [MARK_INTERRUPTED] = "interrupted", [MARK_OPTIMIZER] = "optimizer"};
+  for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    if (strcmp(line->mark_what, names[i]) == 0)
+      *ADD(reading->marks, reading->mark_count) = (struct step_mark){line->mark_gen, line->mark_step, line->mark_count, i};
+}
+
+static void add_confidence(struct reading *reading, const struct b200_log_line *line) {
+  struct b200_log_confidence *confidence = &reading->log->confidence;
+  const char *name;
+  json_t *steps;
+  confidence->lines = b200_add(confidence->lines, 1);
+  confidence->agree = line->confidence_agree;
+  confidence->asked = line->confidence_asked;
+  json_object_foreach(line->confidence_sources, name, steps) {
+    const char *own = intern(reading, name);
+    size_t i = 0;
+    while (i < confidence->source_count && confidence->sources[i].name != own)
+      i++;
+    if (i == confidence->source_count)
+      ADD(confidence->sources, confidence->source_count)->name = own;
+    confidence->sources[i].steps = b200_add(confidence->sources[i].steps, json_integer_value(steps));
+  }
+}
+
+static void add_gpu(struct reading *reading, const struct b200_log_line *line) {
+  *ADD(reading->log->gpus, reading->log->gpu_count) = (struct b200_log_gpu){
+      .t_ns = line->gpu_t_ns,
+      .util_pct = line->gpu_util_pct,
+      .mem_util_pct = line->gpu_mem_util_pct,
+      .mem_used = line->gpu_mem_used,
+      .mem_total = line->gpu_mem_total,
+      .power_mw = line->gpu_power_mw,
+      .sm_mhz = line->gpu_sm_mhz,
+      .temp_c = line->gpu_temp_c,
+      .throttle = line->gpu_throttle,
+  };
+}
+
+static void add_graph(struct b200_log *log, const struct b200_log_line *line) {
+  log->graph.launches = b200_add(log->graph.launches, line->graph_launches);
+  log->graph.timed = b200_add(log->graph.timed, line->graph_timed);
+  log->graph.dur_ns = b200_add(log->graph.dur_ns, line->graph_dur_ns);
+}
+
+/* ---- lines */
+
 static void add_line(struct reading *reading, json_t *object, enum b200_record_type type, const struct b200_log_line *line) {
   struct b200_log *log = reading->log;
   switch (type) {
@@ -484,16 +622,38 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
     add_text(&reading->places[type], &log->drops, &log->drop_count, line->drop_what, line->drop_count);
     break;
   case B200_RECORD_timing:
+    add_timing(reading, line);
+    break;
   case B200_RECORD_comm:
+    add_comm(reading, line);
+    break;
   case B200_RECORD_op:
+    add_op(reading, line);
+    break;
   case B200_RECORD_coll_time:
+    add_coll_time(reading, line);
+    break;
   case B200_RECORD_untimed:
+    add_untimed(reading, line);
+    break;
   case B200_RECORD_graph:
+    add_graph(log, line);
+    break;
   case B200_RECORD_time:
+    add_time(reading, line);
+    break;
   case B200_RECORD_mark:
+    add_mark(reading, line);
+    break;
   case B200_RECORD_confidence:
+    add_confidence(reading, line);
+    break;
   case B200_RECORD_gpu:
+    add_gpu(reading, line);
+    break;
   case B200_RECORD_overhead:
+    log->overhead = (struct b200_log_overhead){line->overhead_steps, line->overhead_on_ns, line->overhead_off_ns,
+                                               line->overhead_pct, line->overhead_noise_pct};
     break;
   case B200_RECORD_end:
     reading->ended = true;
@@ -506,13 +666,20 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
 /* ---- files */
 
 /* `complete`: the line ends with a newline. The last line of a killed process may not, and is no defect. */
-static void take_line(struct reading *reading, const char *text, size_t length, bool complete) {
+static void take_line(struct reading *reading, char *text, size_t length, bool complete) {
   struct b200_log *log = reading->log;
   struct b200_log_line line;
   json_error_t error;
   const char *unknown;
-  json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+  json_t *object;
   log->lines++;
+  int scanned = b200_log_line_scan(text, length, &line, &object);
+  if (scanned >= 0) {
+    add_line(reading, object, (enum b200_record_type)scanned, &line);
+    json_decref(object);
+    return;
+  }
+  object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
   if (!json_is_object(object)) {
     if (complete && first_of_kind(reading, NOTE_CORRUPT))
       note(reading->logs, "%s:%lld: not a JSON object; the line is skipped", log->path, (long long)log->lines);
@@ -544,6 +711,23 @@ static bool looks_like_log(FILE *file) {
   return length == 0 || strncmp(start, "{\"t\":", 5) == 0 || strncmp(start, "{\"t\": ", 6) == 0;
 }
 
+/* `array` without the room that b200_grow() keeps; nothing may be added any more. */
+static void *shrunk(void *array, size_t count, size_t size) {
+  void *smaller = count ? realloc(array, count * size) : NULL;
+  return smaller ? smaller : array;
+}
+
+static void free_reading(struct reading *reading) {
+  json_t *places[] = {reading->texts, reading->comms, reading->kinds, reading->untimed};
+  for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+    json_decref(places[i]);
+  for (size_t i = 0; i < B200_RECORD_COUNT; i++)
+    json_decref(reading->places[i]);
+  free(reading->generations);
+  free(reading->times);
+  free(reading->marks);
+}
+
 static void read_log(struct b200_logs *logs, const char *path) {
   char *text = NULL;
   size_t room = 0;
@@ -570,9 +754,11 @@ static void read_log(struct b200_logs *logs, const char *path) {
     note(logs, "%s: no header: its process ended before it wrote one", path);
   if (reading.generation_count)
     choose_generation(&reading);
-  for (size_t i = 0; i < B200_RECORD_COUNT; i++)
-    json_decref(reading.places[i]);
-  free(reading.generations);
+  join_steps(&reading);
+  free_reading(&reading);
+  /* A thousand ranks' logs are held at once. */
+  log->ops = shrunk(log->ops, log->op_count, sizeof(*log->ops));
+  log->steps = shrunk(log->steps, log->step_count, sizeof(*log->steps));
   free(text);
   fclose(file);
 }
@@ -714,8 +900,6 @@ static void free_texts(struct b200_log_text *texts, size_t count) {
 }
 
 static void free_log(struct b200_log *log) {
-  for (size_t i = 0; i < log->step_count; i++)
-    json_decref(log->steps[i].hbm);
   for (size_t i = 0; i < log->gemm_count; i++)
     free_gemm(&log->gemms[i]);
   free_narrow(log);
@@ -738,8 +922,25 @@ static void free_log(struct b200_log *log) {
   free_texts(log->drops, log->drop_count);
   free_texts(log->warnings, log->warning_count);
   free(log->order);
-  void *arrays[] = {log->steps,  log->gemms, log->colls,  log->allocs, log->calls,
-                    log->losses, log->ooms,  log->stacks, log->path};
+  for (size_t i = 0; i < log->text_count; i++)
+    free(log->texts[i]);
+  void *arrays[] = {log->steps,
+                    log->gemms,
+                    log->colls,
+                    log->allocs,
+                    log->calls,
+                    log->losses,
+                    log->ooms,
+                    log->stacks,
+                    log->path,
+                    log->ops,
+                    log->timings,
+                    log->comms,
+                    log->kinds,
+                    log->untimed,
+                    log->gpus,
+                    log->texts,
+                    log->confidence.sources};
   for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
     free(arrays[i]);
   json_decref(log->header);

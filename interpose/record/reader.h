@@ -19,33 +19,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "policy/call.h"
+
 #define B200_LOG_FORMAT 1 /* the newest that is known; older ones are read for ever */
 
-/*
- * One line, decoded: a member TYPE_NAME for every B200_FIELD(TYPE, NAME, KIND) of record.def, so that the reader cannot miss
- * one. Fields that the line lacks are 0, "" or NULL; header_rank, _world, _local_rank and step_hbm_used are -1.
- */
-#define B200_MEMBER_INT(name) int64_t name;
-#define B200_MEMBER_REAL(name) double name;
-#define B200_MEMBER_TEXT(name) const char *name;
-#define B200_MEMBER_OBJECT(name) json_t *name;
-#define B200_RECORD(type, help)
-#define B200_FIELD(type, name, kind, help) B200_MEMBER_##kind(type##_##name)
-struct b200_log_line {
-#include "interpose/record/record.def"
+/* Device times of one step, as in record.def. */
+struct b200_log_time {
+  int64_t t_ns, dev_ns;
+  int64_t colls, comm_ns, busy_ns, blocked_ns, queued_ns;
+  int64_t gemms; /* 0: none were timed in it, and the rest is -1 */
+  int64_t gemm_ns, uncovered_ns, host_ns, start_ns, starved;
 };
-#undef B200_FIELD
-#undef B200_RECORD
-#undef B200_MEMBER_INT
-#undef B200_MEMBER_REAL
-#undef B200_MEMBER_TEXT
-#undef B200_MEMBER_OBJECT
 
 struct b200_log_step {
   int64_t gen, step, period, t_ns, dur_ns;
   int64_t gemm_calls, gemm_flops, coll_calls, coll_bytes, alloc_calls;
-  int64_t hbm_used; /* -1: not asked */
-  json_t *hbm;      /* owner: bytes; may be NULL */
+  int64_t hbm_used;              /* -1: not asked */
+  int64_t hbm[B200_OWNER_COUNT]; /* bytes held */
+  bool timed;                    /* `time` holds something */
+  bool first, interrupted;       /* no ordinary step: the first; evaluation, checkpoint or the like came before it */
+  int64_t optimizer;             /* how often PyTorch's optimizer stepped in it, as far as that is known */
+  struct b200_log_time time;
 };
 
 struct b200_log_gemm {
@@ -72,6 +66,62 @@ struct b200_log_guard {
 /* Device memory for quantised operands, as last written. */
 struct b200_log_workspace {
   int64_t bytes, capture_bytes, arenas, limit, refused;
+};
+
+/* Texts of the following belong to the log's `texts`; equal ones are the same pointer. */
+
+/* How collectives were timed from a line on. */
+struct b200_log_timing {
+  const char *mode, *why, *clock;
+  int64_t every, clock_ns;
+};
+
+struct b200_log_comm {
+  const char *id, *parent;
+  int64_t nranks, rank; /* rank -1: the log has operations of it, but not its line */
+};
+
+/* Collectives of one kind, with the times of those that were timed. */
+struct b200_log_kind {
+  const char *op, *dtype;
+  int64_t nranks;
+  int64_t calls, bytes, dur_ns, blocked_ns, queued_ns;
+};
+
+/* A timed collective. Its times lie within +-2^61, 0 <= blocked <= dur and 0 <= queued. */
+struct b200_log_op {
+  int64_t step, seq, t_ns, dur_ns, blocked_ns, queued_ns, bytes, group, stream;
+  uint32_t comm, kind; /* places in comms and kinds */
+  int64_t gen;
+};
+
+struct b200_log_untimed {
+  const char *why;
+  int64_t calls;
+};
+
+struct b200_log_graph {
+  int64_t launches, timed, dur_ns;
+};
+
+/* What the sources say of the step boundaries, added up; `agree` of `asked` as last written. */
+struct b200_log_confidence {
+  int64_t lines, agree, asked;
+  struct b200_log_source {
+    const char *name;
+    int64_t steps;
+  } * sources;
+  size_t source_count;
+};
+
+struct b200_log_gpu {
+  int64_t t_ns, util_pct, mem_util_pct, mem_used, mem_total, power_mw, sm_mhz, temp_c, throttle;
+};
+
+/* What the timing costs, as last measured; steps 0: it was not. */
+struct b200_log_overhead {
+  int64_t steps, on_ns, off_ns;
+  double pct, noise_pct;
 };
 
 struct b200_log_coll {
@@ -121,11 +171,23 @@ struct b200_log {
 
   json_t *header;                                /* as written; NULL when the file has none */
   const char *producer, *run, *arm, *host, *gpu; /* of the header; "" without one */
-  int64_t pid, rank, world, unix_ns;
+  int64_t pid, rank, world, t_ns, unix_ns;
 
   /* Steps of the generation that covers most operations (most steps times period), in file order. */
   struct b200_log_step *steps;
   const char *step_source; /* coll, gemm, told; "" without steps */
+  /* Timed collectives of that generation in file order; of all, when the log has no steps. */
+  struct b200_log_op *ops;
+  int64_t invalid_times; /* `op` and `time` lines that cannot be true (an end before its start, …): left out */
+  struct b200_log_timing *timings;
+  struct b200_log_comm *comms;
+  struct b200_log_kind *kinds;
+  struct b200_log_untimed *untimed;
+  struct b200_log_gpu *gpus; /* in file order */
+  struct b200_log_graph graph;
+  struct b200_log_confidence confidence;
+  struct b200_log_overhead overhead;
+  char **texts;
   struct b200_log_gemm *gemms;
   struct b200_log_audit *audits;
   struct b200_log_guard *guards; /* in file order */
@@ -139,6 +201,7 @@ struct b200_log {
   struct b200_log_oom *ooms;
   struct b200_log_stack *stacks;
   struct b200_log_text *drops, *warnings;
+  size_t op_count, timing_count, comm_count, kind_count, untimed_count, gpu_count, text_count;
   size_t step_count, gemm_count, audit_count, guard_count, coll_count, alloc_count, call_count, loss_count, oom_count,
       stack_count, drop_count, warning_count;
 };
@@ -165,11 +228,6 @@ struct b200_logs {
    are no logs are left out with a note. */
 int b200_logs_read(const char *path, struct b200_logs *out);
 void b200_logs_free(struct b200_logs *logs);
-
-/* Decodes one line into `out`, which borrows from `object`. Returns the index of its type in record.def (enum
-   b200_record_type), or -1 when the type is unknown. `unknown_field` (may be NULL) gets the name of a field that record.def
-   does not have, or NULL. */
-int b200_log_line_decode(json_t *object, struct b200_log_line *out, const char **unknown_field);
 
 /* Memory or the end of the process, for the command too: `count` elements of `size` bytes, more than `*array` holds. */
 void *b200_grow(void *array, size_t count, size_t size);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "interpose/record/decode.h"
 #include "interpose/record/json.h"
 #include "interpose/record/reader.h"
 
