@@ -15,21 +15,21 @@
 #define SUSTAIN_US 500 /* length of a kernel that has lost half of its `sustain` */
 
 struct cost_gemm {
-  double us_per_flop, start_us, tile_k; /* us_per_flop: of the whole GPU; 0: there is no such format */
+  double peak_tflops, us_per_flop, start_us, tile_k; /* us_per_flop: of the whole GPU; 0: there is no such format */
 };
 
 struct cost_gpu {
   const char *id, *part; /* part: of the device's name */
   int cc, sms;
-  double quantise_us_per_byte, gemm_us_per_byte, launch_us, per_tile_128, not_tn, sustain;
+  double hbm_gb_s, quantise_us_per_byte, gemm_us_per_byte, launch_us, per_tile_128, not_tn, sustain;
   struct cost_gemm formats[B200_FORMAT_COUNT];
 };
 
 static const struct cost_gpu gpus[] = {
 #define B200_COST(id, cc, part, sms, hbm, quantise, bandwidth, launch, tile_128, not_tn, sustain, native, fp8, mxfp8)       \
   {#id, /* rates as their inverses: a decision multiplies */                                                                \
-   part,         cc,     sms,     1 / (hbm * 1e3 * quantise), 1 / (hbm * 1e3 * bandwidth), launch,                          \
-   1 / tile_128, not_tn, sustain, {native, fp8, mxfp8}},
+   part,   cc,           sms,    hbm,     1 / (hbm * 1e3 * quantise), 1 / (hbm * 1e3 * bandwidth),                          \
+   launch, 1 / tile_128, not_tn, sustain, {native, fp8, mxfp8}},
 #include "policy/cost.def"
 #undef B200_COST
 };
@@ -44,6 +44,14 @@ int b200_cost_row(const struct b200_device *device) {
 
 const char *b200_cost_row_name(int row) {
   return gpus[row].id;
+}
+
+double b200_cost_peak_flops(int row, enum b200_format format) {
+  return row < GPUS - 1 ? gpus[row].formats[format].peak_tflops * 1e12 : 0;
+}
+
+double b200_cost_hbm_bytes_per_s(int row) {
+  return row < GPUS - 1 ? gpus[row].hbm_gb_s * 1e9 : 0;
 }
 
 static double larger(double a, double b) {

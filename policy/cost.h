@@ -9,6 +9,10 @@
 int b200_cost_row(const struct b200_device *device);
 const char *b200_cost_row_name(int row);
 
+/* The dense peak in FLOP/s of all multiprocessors, native being bf16; and device memory's bytes per second. 0: not known. */
+double b200_cost_peak_flops(int row, enum b200_format format);
+double b200_cost_hbm_bytes_per_s(int row);
+
 /* What the times of a GEMM in all formats have in common: the FLOPs of the waves of tiles, per step along k. */
 double b200_cost_waves(int row, int sms, const struct b200_gemm *gemm);
 
