@@ -42,8 +42,13 @@ bool b200_steps_at_boundary(const struct b200_steps *steps) {
 }
 
 static void hand_out(struct b200_steps *steps, const struct b200_totals *start, const struct b200_totals *end) {
-  struct b200_step step = {
-      .generation = steps->generation, .index = steps->index++, .period = steps->period, .start = *start, .end = *end};
+  struct b200_step step = {.generation = steps->generation,
+                           .index = steps->index++,
+                           .period = steps->period,
+                           .interrupted = steps->interrupted,
+                           .start = *start,
+                           .end = *end};
+  steps->interrupted = false;
   steps->sink(steps->context, &step);
 }
 
@@ -137,6 +142,7 @@ static void adopt(struct b200_steps *steps, uint32_t period, uint32_t covered) {
   steps->origin = first;
   steps->index = 0;
   steps->lost = false;
+  steps->interrupted = false;
   for (uint32_t i = 0; i < period; i++)
     steps->pattern[i] = *at(steps, first + i);
   uint64_t begin = first;
@@ -154,6 +160,7 @@ static void follow_while_lost(struct b200_steps *steps, uint64_t signature) {
   if (steps->matched < steps->period)
     return;
   steps->lost = false;
+  steps->interrupted = true;
   steps->origin = steps->count - steps->period;
   steps->begin = *totals_at(steps, steps->origin);
 }

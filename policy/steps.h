@@ -31,12 +31,15 @@ struct b200_totals {
   uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes, alloc_calls;
   uint64_t hbm_bytes[B200_OWNER_COUNT]; /* held, per owner */
   int64_t hbm_used_bytes;               /* total minus free as the driver states it; -1: not asked */
+  uint64_t optimizer_steps;             /* of PyTorch, as far as its hook tells */
+  uint64_t forward_passes;              /* b200_step_sources_forward_passes() */
 };
 
 struct b200_step {
   uint32_t generation; /* from 1 */
   uint64_t index;      /* from 0 within the generation */
   uint32_t period;     /* operations */
+  bool interrupted;    /* work that is no part of a step came before it */
   struct b200_totals start, end;
 };
 
@@ -49,6 +52,7 @@ struct b200_steps {
   uint32_t period; /* 0 until found */
   uint32_t generation;
   bool lost;         /* the stream left the pattern */
+  bool interrupted;  /* … and came back: of the next step */
   uint32_t matched;  /* operations of the pattern seen in a row while lost */
   uint64_t count;    /* operations added */
   uint64_t origin;   /* ordinal of an operation that begins a step */
