@@ -167,9 +167,10 @@ static enum b200_bottleneck by_shares(const struct b200_evidence *evidence, stru
   else if (first == IDLE && !is_ahead(out->share[idle], out->share[other])) {
     out->why = B200_UNDETERMINED_CLOSE;
     out->second = other;
-  } else if (first == B200_BOTTLENECK_BANDWIDTH && evidence->memory_util >= 0 &&
-             evidence->memory_util < limits[LIMIT_MEMORY_BUSY])
-    out->why = B200_UNDETERMINED_UNSEEN;
+  } else if (first == B200_BOTTLENECK_BANDWIDTH && !is_thin(evidence)) {
+    bool idle_memory = evidence->memory_util >= 0 && evidence->memory_util < limits[LIMIT_MEMORY_BUSY];
+    out->why = evidence->graphs ? B200_UNDETERMINED_GRAPHS : idle_memory ? B200_UNDETERMINED_UNSEEN : B200_UNDETERMINED_NONE;
+  }
   return out->why ? B200_BOTTLENECK_UNDETERMINED : out->first;
 }
 

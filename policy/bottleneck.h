@@ -60,6 +60,7 @@ struct b200_evidence {
   double util, memory_util;                      /* NVML's, 0 … 1, mean over the steady steps */
   double throttled;                              /* share of NVML's samples */
   bool converts;                                 /* GEMMs are converted to a narrow format already */
+  bool graphs;                                   /* captured graphs were replayed: the rest of the step may hold GEMMs */
 };
 
 /* Everything unknown. */

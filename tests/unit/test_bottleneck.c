@@ -152,7 +152,10 @@ START_TEST(other_kernels_that_leave_memory_alone) {
   evidence.memory_util = 0.19;
   ck_assert_str_eq(name(&evidence), "undetermined");
   ck_assert_int_eq(find(&evidence).why, B200_UNDETERMINED_UNSEEN);
+  evidence.graphs = true;
+  ck_assert_int_eq(find(&evidence).why, B200_UNDETERMINED_GRAPHS);
   evidence = shares(700, 50, 50, 0);
+  evidence.graphs = true;
   evidence.memory_util = 0.01;
   ck_assert_str_eq(name(&evidence), "compute");
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/report/model.h"
 
+#include "tools/report/bottleneck.h"
 #include "tools/report/conversion.h"
 #include "tools/report/rows.h"
 
@@ -456,6 +457,7 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   json_object_set_new(arm, "stacks", stack_section(counted));
   json_object_set_new(arm, "execution", execution_section(&node));
   json_object_set_new(arm, "conversion", report_conversion(shim.logs, shim.count));
+  json_object_set_new(arm, "bottleneck", report_bottleneck(shim.logs, shim.count));
   json_object_set_new(arm, "node", shim.count && node.count ? count_section(&node) : json_null());
   json_object_set_new(arm, "done", shim.count && node.count ? report_done(shim.logs, shim.count) : json_null());
   free(shim.logs);

@@ -2,6 +2,7 @@
 #include "tools/report/text.h"
 
 #include "interpose/record/reader.h"
+#include "tools/report/bottleneck.h"
 #include "tools/report/print.h"
 
 #include <inttypes.h>
@@ -537,6 +538,7 @@ void report_print(FILE *out, const json_t *original, bool colour) {
   json_t *note;
   print_head(&text, arm);
   print_steps(&text, arm);
+  report_print_bottleneck(&text, json_object_get(arm, "bottleneck"));
   print_loss(&text, arm);
   print_gemms(&text, json_object_get(arm, "gemm"));
   print_shapes(&text, json_object_get(arm, "gemm"));
