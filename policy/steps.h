@@ -31,8 +31,6 @@ struct b200_totals {
   uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes, alloc_calls;
   uint64_t hbm_bytes[B200_OWNER_COUNT]; /* held, per owner */
   int64_t hbm_used_bytes;               /* total minus free as the driver states it; -1: not asked */
-  uint64_t ordinal;                     /* operations added before */
-  bool begins_step;                     /* the next operation is expected to begin a step */
   uint64_t optimizer_steps;             /* of PyTorch, as far as its hook tells */
   uint64_t forward_passes;              /* as policy/step_sources.h counts them */
   uint64_t ordinal;                     /* of the next operation that the step detector gets */
