@@ -10,6 +10,7 @@
 #include "interpose/identify.h"
 #include "interpose/real.h"
 #include "interpose/runtime.h"
+#include "interpose/timing/timing.h"
 
 #define B200_EXPORT __attribute__((visibility("default")))
 
@@ -50,15 +51,28 @@ static inline enum b200_owner b200_caller(const void *return_address) {
     return status;                                                                                                          \
   }
 
+#define B200_OBSERVE_LAUNCH(lib, ret, name, params, args, fact)                                                             \
+  static ret observe_##name params {                                                                                        \
+    if (__builtin_expect(b200_timing_now() & B200_TIMING_BLOCKING, 0))                                                      \
+      b200_timing_launch(fact);                                                                                             \
+    ret status = B200_REAL(lib, name) args;                                                                                 \
+    b200_count(b200_thread_self(), B200_SYM_##name, status != (ret)0, 0);                                                   \
+    return status;                                                                                                          \
+  }
+
 #define B200_OBSERVE_GEMM(lib, ret, name, params, args, fact)                                                               \
   static ret observe_##name params {                                                                                        \
     struct b200_thread *self = b200_thread_self();                                                                          \
     bool ours = self->depth++ == 0;                                                                                         \
     struct b200_gemm gemm = ours ? (fact) : (struct b200_gemm){0};                                                          \
     struct b200_outcome outcome;                                                                                            \
+    struct b200_span span = {0};                                                                                            \
     b200_gemm_leave(&outcome);                                                                                              \
+    if (ours && b200_timing_now())                                                                                          \
+      b200_runtime_gemm_begin(&span, B200_STREAM_##lib);                                                                    \
     ret status = B200_REAL(lib, name) args;                                                                                 \
     self->depth--;                                                                                                          \
+    b200_timing_gemm_end(&span, status != (ret)0);                                                                          \
     if (ours)                                                                                                               \
       b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &gemm, &outcome);                                          \
     return status;                                                                                                          \
@@ -72,10 +86,14 @@ static inline enum b200_owner b200_caller(const void *return_address) {
       return B200_REAL(lib, name) args;                                                                                     \
     struct b200_gemm_call call = {0};                                                                                       \
     struct b200_outcome outcome;                                                                                            \
+    struct b200_span span = {0};                                                                                            \
     self->depth++;                                                                                                          \
     fact;                                                                                                                   \
+    if (b200_timing_now())                                                                                                  \
+      b200_runtime_gemm_begin(&span, B200_STREAM_##lib);                                                                    \
     ret status = b200_gemm_convert(self, &call, &outcome) ? (ret)0 : B200_REAL(lib, name) args;                             \
     self->depth--;                                                                                                          \
+    b200_timing_gemm_end(&span, status != (ret)0);                                                                          \
     b200_observe_gemm(self, B200_SYM_##name, status != (ret)0, &call.facts.gemm, &outcome);                                 \
     return status;                                                                                                          \
   }
@@ -86,16 +104,22 @@ static inline enum b200_owner b200_caller(const void *return_address) {
     bool ours = self->depth++ == 0;                                                                                         \
     struct b200_coll coll = ours ? (fact) : (struct b200_coll){0};                                                          \
     struct b200_totals before;                                                                                              \
-    if (ours)                                                                                                               \
+    struct b200_span span = {0};                                                                                            \
+    if (ours) {                                                                                                             \
       b200_runtime_totals(&before);                                                                                         \
+      b200_timing_coll_begin(self, &span, comm, stream, &coll, &before);                                                    \
+    }                                                                                                                       \
     ret status = B200_REAL(lib, name) args;                                                                                 \
     self->depth--;                                                                                                          \
-    if (ours)                                                                                                               \
-      b200_observe_coll(self, B200_SYM_##name, status != (ret)0, &coll, &before);                                           \
+    if (ours) {                                                                                                             \
+      b200_timing_coll_end(self, &span, comm, stream, &coll, (int)status);                                                  \
+      b200_observe_coll(self, B200_SYM_##name, B200_FAILED_##lib(status), &coll, &before);                                  \
+    }                                                                                                                       \
     return status;                                                                                                          \
   }
 
 #define B200_STARTS_PASS true
+#define B200_STARTS_LAUNCH true
 #define B200_STARTS_GEMM true
 #define B200_STARTS_CONVERT true
 #define B200_STARTS_COLL true

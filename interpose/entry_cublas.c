@@ -4,6 +4,7 @@
 
 #include "interpose/entry.h"
 
+#define B200_STREAM_cublas b200_stream_of(handle)
 #define B200_CUBLAS(...) B200_ENTRY(cublas, __VA_ARGS__)
 #include "interpose/symbols.def"
 

@@ -175,6 +175,7 @@ static void b200_call_lt(struct b200_gemm_call *out, cublasLtHandle_t handle, cu
   b200_call_scalars(out, alpha, beta, pointer_mode == CUBLASLT_POINTER_MODE_DEVICE);
 }
 
+#define B200_STREAM_cublaslt stream
 #define B200_CUBLASLT(...) B200_ENTRY(cublaslt, __VA_ARGS__)
 #include "interpose/symbols.def"
 

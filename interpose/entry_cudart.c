@@ -12,6 +12,12 @@
 extern cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 gridDim, dim3 blockDim, void **args, size_t sharedMem,
                                       cudaStream_t stream);
 
+/* Exported by the runtime for programs that are compiled for per-thread default streams; declared nowhere. */
+extern __typeof__(cudaEventRecord) cudaEventRecord_ptsz;
+extern __typeof__(cudaEventRecordWithFlags) cudaEventRecordWithFlags_ptsz;
+extern __typeof__(cudaStreamWaitEvent) cudaStreamWaitEvent_ptsz;
+extern __typeof__(cudaStreamSynchronize) cudaStreamSynchronize_ptsz;
+
 static cudaError_t allocated(struct b200_thread *self, enum b200_symbol symbol, cudaError_t status, void *const *pointer,
                              size_t bytes, uint64_t events_before, enum b200_owner owner) {
   b200_count(self, symbol, status != cudaSuccess, bytes);
@@ -90,6 +96,68 @@ static cudaError_t observe_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t
   b200_count(b200_thread_self(), B200_SYM_cudaStreamEndCapture, status != cudaSuccess, 0);
   if (status != cudaErrorIllegalState && status != cudaErrorInvalidValue)
     b200_runtime_capture(-1);
+  return status;
+}
+
+/* ------------------------------------------------------------------------------- what orders streams (timing) */
+
+static cudaError_t counted(enum b200_symbol symbol, cudaError_t status) {
+  b200_count(b200_thread_self(), symbol, status != cudaSuccess, 0);
+  return status;
+}
+
+/* A record that fails leaves the event as it was; what is remembered of it then depends on more than it should, never on
+   less. */
+#define ORDERS(suffix, per_thread)                                                                                          \
+  static cudaError_t observe_cudaEventRecord##suffix(cudaEvent_t event, cudaStream_t stream) {                              \
+    b200_timing_record(event, stream, per_thread);                                                                          \
+    return counted(B200_SYM_cudaEventRecord##suffix, B200_REAL(cudart, cudaEventRecord##suffix)(event, stream));            \
+  }                                                                                                                         \
+  static cudaError_t observe_cudaEventRecordWithFlags##suffix(cudaEvent_t event, cudaStream_t stream, unsigned int flags) { \
+    b200_timing_record(event, stream, per_thread);                                                                          \
+    return counted(B200_SYM_cudaEventRecordWithFlags##suffix,                                                               \
+                   B200_REAL(cudart, cudaEventRecordWithFlags##suffix)(event, stream, flags));                              \
+  }                                                                                                                         \
+  static cudaError_t observe_cudaStreamWaitEvent##suffix(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {      \
+    b200_timing_wait(stream, event, per_thread);                                                                            \
+    return counted(B200_SYM_cudaStreamWaitEvent##suffix,                                                                    \
+                   B200_REAL(cudart, cudaStreamWaitEvent##suffix)(stream, event, flags));                                   \
+  }                                                                                                                         \
+  static cudaError_t observe_cudaStreamSynchronize##suffix(cudaStream_t stream) {                                           \
+    cudaError_t status =                                                                                                    \
+        counted(B200_SYM_cudaStreamSynchronize##suffix, B200_REAL(cudart, cudaStreamSynchronize##suffix)(stream));          \
+    if (status == cudaSuccess)                                                                                              \
+      b200_timing_host_stream(stream, per_thread);                                                                          \
+    return status;                                                                                                          \
+  }
+ORDERS(, false)
+ORDERS(_ptsz, true)
+#undef ORDERS
+
+static cudaError_t observe_cudaEventDestroy(cudaEvent_t event) {
+  b200_timing_event_gone(event);
+  return counted(B200_SYM_cudaEventDestroy, B200_REAL(cudart, cudaEventDestroy)(event));
+}
+
+static cudaError_t observe_cudaEventSynchronize(cudaEvent_t event) {
+  cudaError_t status = counted(B200_SYM_cudaEventSynchronize, B200_REAL(cudart, cudaEventSynchronize)(event));
+  if (status == cudaSuccess)
+    b200_timing_host_event(event);
+  return status;
+}
+
+static cudaError_t observe_cudaDeviceSynchronize(void) {
+  cudaError_t status = counted(B200_SYM_cudaDeviceSynchronize, B200_REAL(cudart, cudaDeviceSynchronize)());
+  if (status == cudaSuccess)
+    b200_timing_host_device();
+  return status;
+}
+
+static cudaError_t observe_cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream) {
+  struct b200_span span = {0};
+  b200_timing_graph_begin(&span, stream);
+  cudaError_t status = counted(B200_SYM_cudaGraphLaunch, B200_REAL(cudart, cudaGraphLaunch)(graphExec, stream));
+  b200_timing_graph_end(&span, status != cudaSuccess);
   return status;
 }
 

@@ -181,6 +181,11 @@ void b200_call_scalars(struct b200_gemm_call *out, const void *alpha, const void
 GETTERS(GETTER)
 #undef GETTER
 
+void *b200_stream_of(cublasHandle_t handle) {
+  cudaStream_t stream = NULL;
+  return ask_cublasGetStream_v2(handle, &stream) ? stream : NULL;
+}
+
 static bool ask_handle(struct b200_gemm_call *out, cublasHandle_t handle, cublasPointerMode_t *pointer_mode) {
   cudaStream_t stream = NULL;
   cublasMath_t math = CUBLAS_DEFAULT_MATH;

@@ -30,6 +30,9 @@ void b200_call_gemm(struct b200_gemm_call *out, enum b200_api api, cublasHandle_
                     int64_t stride_b, const void *beta, void *c, cudaDataType c_type, int64_t ldc, int64_t stride_c,
                     int64_t batch, cublasComputeType_t compute);
 
+/* The stream of a cuBLAS handle; NULL, the default stream, when it cannot be asked. */
+void *b200_stream_of(cublasHandle_t handle);
+
 /* Element type of the policy's vocabulary. */
 uint8_t b200_element_of(cudaDataType type);
 /* Alpha and beta: where they are, and what the host can see of beta. pre: both of FP32. */

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +16,9 @@
 
 #include "interpose/exec/arena.h"
 #include "interpose/exec/device.h"
+#include "interpose/live.h"
+#include "interpose/nvml.h"
+#include "interpose/python_hook.h"
 #include "interpose/record/tally.h"
 #include "interpose/record/writer.h"
 #include "memory/ledger.h"
@@ -33,6 +37,7 @@ enum step_source { STEPS_FROM_GEMMS, STEPS_FROM_COLLECTIVES };
 struct observation {
   struct b200_tally gemms, colls;
   struct b200_steps steps;
+  struct b200_live live; /* but for its meter under the lock of the steps */
   struct b200_loss_pattern loss_pattern;
   bool has_loss_pattern;
   struct b200_loss last_loss;
@@ -114,6 +119,14 @@ static bool put_counts(struct b200_line *line) {
   struct b200_writer *writer = atomic_load_explicit(&rt.writer, memory_order_acquire);
   b200_line_end(line);
   return !writer || b200_writer_put(writer, line, true);
+}
+
+void b200_runtime_put(struct b200_line *line) {
+  put(line);
+}
+
+bool b200_runtime_put_counts(struct b200_line *line) {
+  return put_counts(line);
 }
 
 /* On stderr; past our own hook of write(). */
@@ -239,12 +252,26 @@ int64_t b200_runtime_step(void) {
   return atomic_load_explicit(&rt.step, memory_order_relaxed);
 }
 
+static double converted_share(void) {
+  uint64_t native = rt.format_flops[B200_FORMAT_NATIVE], all = 0;
+  for (int i = 0; i < B200_FORMAT_COUNT; i++)
+    all += rt.format_flops[i];
+  return b200_gemm_decides() && all > 0 ? 1 - (double)native / (double)all : (double)NAN;
+}
+
+void b200_runtime_metric(enum b200_metric metric, double value) {
+  struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
+  if (seen)
+    b200_meter_set(&seen->live.meter, metric, value);
+}
+
 static void step_found(void *context, const struct b200_step *step) {
-  (void)context;
+  struct observation *seen = context;
   const struct b200_totals *start = &step->start, *end = &step->end;
   struct b200_line line;
   atomic_store_explicit(&rt.step, (int64_t)step->index + 1, memory_order_relaxed);
   b200_gemm_step();
+  b200_timing_step(step);
   b200_line_begin(&line, B200_RECORD_step);
   b200_line_uint(&line, B200_FIELD_step_gen, step->generation);
   b200_line_uint(&line, B200_FIELD_step_step, step->index);
@@ -267,6 +294,9 @@ static void step_found(void *context, const struct b200_step *step) {
   b200_line_object_end(&line);
   b200_line_int(&line, B200_FIELD_step_hbm_used, start->hbm_used_bytes);
   put(&line);
+  b200_meter_set(&seen->live.meter, B200_METRIC_converted, converted_share());
+  if (b200_live_step(&seen->live, step))
+    b200_runtime_wake();
 }
 
 /* Key of the tally of GEMMs: the call, and what was done with it. */
@@ -515,6 +545,7 @@ static void flush(void) {
   flush_arenas(seen);
   flush_decisions(seen);
   flush_overflow(seen);
+  b200_timing_flush();
   for (int library = 0; library < B200_LIBRARY_COUNT; library++)
     for (size_t i = 0; i < *b200_libraries[library].slot_count; i++)
       flush_call(seen, b200_libraries[library].name, &b200_libraries[library].slots[i]);
@@ -630,15 +661,44 @@ static bool make_folders(char *path) {
   }
 }
 
-static void look_at_output(void) {
+static void woken(void) {
+  struct observation *seen = atomic_load(&rt.seen);
   pthread_mutex_lock(&rt.flush_lock);
   b200_libc_look(false);
   pthread_mutex_unlock(&rt.flush_lock);
+  if (seen)
+    b200_meter_work(&seen->live.meter);
+}
+
+/* Returns the seconds until the next look: one while the device is not known yet. */
+static unsigned look_at_gpu(void) {
+  struct b200_nvml_sample sample;
+  struct b200_line line;
+  char complaint[160];
+  if (rt.config.gpu_sample_s <= 0 || atomic_load(&rt.state) == DONE)
+    return 0;
+  enum b200_nvml_answer answer = b200_nvml_look(&sample, complaint, sizeof complaint);
+  if (complaint[0])
+    say("%s", complaint);
+  if (answer != B200_NVML_TAKEN)
+    return answer == B200_NVML_LATER ? 1 : 0;
+  b200_line_begin(&line, B200_RECORD_gpu);
+  b200_line_int(&line, B200_FIELD_gpu_t_ns, sample.t_ns);
+  b200_line_int(&line, B200_FIELD_gpu_util_pct, sample.util_pct);
+  b200_line_int(&line, B200_FIELD_gpu_mem_util_pct, sample.mem_util_pct);
+  b200_line_int(&line, B200_FIELD_gpu_mem_used, sample.mem_used);
+  b200_line_int(&line, B200_FIELD_gpu_mem_total, sample.mem_total);
+  b200_line_int(&line, B200_FIELD_gpu_power_mw, sample.power_mw);
+  b200_line_int(&line, B200_FIELD_gpu_sm_mhz, sample.sm_mhz);
+  b200_line_int(&line, B200_FIELD_gpu_temp_c, sample.temp_c);
+  b200_line_int(&line, B200_FIELD_gpu_throttle, sample.throttle);
+  put(&line);
+  return (unsigned)rt.config.gpu_sample_s;
 }
 
 /* The file of this process; a number follows when it exists: exec() keeps the pid, and pids come again. */
 static struct b200_writer *open_file(struct start_scratch *scratch, const char *host, int rank) {
-  static const struct b200_writer_hooks hooks = {.woken = look_at_output, .tick = flush};
+  static const struct b200_writer_hooks hooks = {.woken = woken, .tick = flush, .beat = look_at_gpu};
   for (int attempt = 1; attempt < 100; attempt++) {
     char suffix[8] = "";
     if (attempt > 1)
@@ -704,13 +764,15 @@ static void start(void) {
   if (rt.config.complaints_dropped > 0)
     say("%d more complaints of the same kind; see b200opt doctor --env", rt.config.complaints_dropped);
   prepare_loss(seen);
-  b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, NULL);
+  b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, seen);
+  b200_live_start(&seen->live, &rt.config);
   rt.step_source = STEPS_FROM_GEMMS;
   atomic_store_explicit(&rt.seen, seen, memory_order_release);
   open_log();
   struct b200_launch launch;
   b200_launch_load(&launch);
   b200_gemm_start(&rt.config, launch.rank, launch.world);
+  b200_timing_start(&rt.config, launch.single_connection);
   atomic_store(&rt.state, LIVE);
   b200_libc_observe(rt.config.loss == B200_LOSS_ON);
 }
@@ -737,6 +799,8 @@ static void child_after_fork(void) {
   pthread_mutex_init(&rt.flush_lock, NULL);
   pthread_mutex_init(&rt.config_lock, NULL);
   b200_ledger_init(&rt.ledger);
+  b200_nvml_forget();
+  b200_timing_forget();
   struct observation *seen = atomic_exchange(&rt.seen, NULL);
   if (seen)
     munmap(seen, sizeof *seen);
@@ -828,6 +892,10 @@ __attribute__((destructor)) static void ending(void) {
   pthread_mutex_lock(&rt.flush_lock);
   b200_libc_look(true);
   pthread_mutex_unlock(&rt.flush_lock);
+  pthread_mutex_lock(&rt.steps_lock);
+  b200_live_finish(&seen->live, &now);
+  pthread_mutex_unlock(&rt.steps_lock);
+  b200_timing_finish();
   flush();
   say_conversion();
   struct b200_line line;
@@ -850,6 +918,8 @@ static int64_t ask_hbm_used(void) {
   size_t free_bytes = 0, total_bytes = 0;
   if (atomic_load(&rt.captures) > 0 || atomic_load(&rt.state) != LIVE)
     return -1;
+  if (rt.config.gpu_sample_s > 0)
+    b200_nvml_learn();
   int (*get_info)(size_t *, size_t *) =
       (int (*)(size_t *, size_t *))b200_library_cached(&function, B200_LIBRARY_cuda, "cuMemGetInfo_v2");
   if (!get_info || get_info(&free_bytes, &total_bytes) != 0)
@@ -874,10 +944,17 @@ void b200_runtime_totals(struct b200_totals *out) {
     events += owners[i].allocs + owners[i].frees;
   }
   out->hbm_used_bytes = -1;
+  out->optimizer_steps = b200_python_hook_steps();
+  out->forward_passes = 0;
+  out->begins_step = false;
+  out->ordinal = 0;
   if (!seen)
     return;
   pthread_mutex_lock(&rt.steps_lock);
+  out->forward_passes = seen->live.sources.forward_passes;
   bool boundary = b200_steps_at_boundary(&seen->steps);
+  out->begins_step = boundary;
+  out->ordinal = seen->steps.count;
   bool ask =
       boundary || (b200_steps_searching(&seen->steps) && (events != rt.ledger_events_asked || rt.hbm_used_bytes <= 0));
   int64_t known = rt.hbm_used_bytes;
@@ -892,19 +969,37 @@ void b200_runtime_totals(struct b200_totals *out) {
   out->hbm_used_bytes = known;
 }
 
-static void add_operation(struct observation *seen, enum step_source source, uint64_t signature, bool reduces,
+static void ask_optimizer(void) {
+  if (rt.config.optimizer_hook)
+    b200_python_hook_try(b200_runtime_say);
+}
+
+static void add_operation(struct observation *seen, enum step_source source, uint64_t signature, bool gathers, bool reduces,
                           const struct b200_totals *before) {
   pthread_mutex_lock(&rt.steps_lock);
   if (source == STEPS_FROM_COLLECTIVES && rt.step_source == STEPS_FROM_GEMMS) {
     uint32_t generation = seen->steps.generation;
     memset(&seen->steps, 0, sizeof seen->steps);
-    b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, NULL);
+    b200_steps_start(&seen->steps, (uint32_t)rt.config.step_period, step_found, seen);
     seen->steps.generation += generation;
     rt.step_source = STEPS_FROM_COLLECTIVES;
   }
+  if (source == STEPS_FROM_COLLECTIVES)
+    b200_step_sources_operation(&seen->live.sources, gathers, reduces);
   if (source == rt.step_source)
     b200_steps_add(&seen->steps, signature, reduces, before);
   pthread_mutex_unlock(&rt.steps_lock);
+}
+
+void b200_runtime_gemm_begin(struct b200_span *span, void *stream) {
+  struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
+  if (seen && (b200_timing_now() & B200_TIMING_STEPS) && rt.step_source == STEPS_FROM_GEMMS) {
+    struct b200_totals now;
+    b200_runtime_totals(&now);
+    if (now.begins_step)
+      b200_timing_boundary(stream, &now);
+  }
+  b200_timing_gemm_begin(span, stream);
 }
 
 void b200_runtime_gemm(const struct b200_gemm *gemm, const struct b200_outcome *outcome) {
@@ -915,7 +1010,7 @@ void b200_runtime_gemm(const struct b200_gemm *gemm, const struct b200_outcome *
     uint64_t signature =
         mix(mix(mix((uint64_t)gemm->m, (uint64_t)gemm->n), (uint64_t)gemm->k), (uint64_t)gemm->batch << 8 | gemm->role);
     b200_runtime_totals(&before);
-    add_operation(seen, STEPS_FROM_GEMMS, signature, gemm->role == B200_ROLE_WGRAD, &before);
+    add_operation(seen, STEPS_FROM_GEMMS, signature, false, gemm->role == B200_ROLE_WGRAD, &before);
   }
   atomic_fetch_add_explicit(&rt.gemm_calls, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&rt.gemm_flops, flops, memory_order_relaxed);
@@ -923,6 +1018,7 @@ void b200_runtime_gemm(const struct b200_gemm *gemm, const struct b200_outcome *
   atomic_fetch_add_explicit(&rt.format_flops[outcome->format], flops, memory_order_relaxed);
   if (!seen)
     return;
+  ask_optimizer();
   const struct gemm_key key = {.gemm = *gemm, .outcome = *outcome};
   b200_tally_add(&seen->gemms, &key, flops);
 }
@@ -941,13 +1037,14 @@ void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *b
   atomic_fetch_add_explicit(&rt.coll_bytes, bytes, memory_order_relaxed);
   if (!seen)
     return;
+  ask_optimizer();
   struct coll_key key = {.nranks = coll->nranks, .op = coll->op, .dtype = coll->dtype};
   b200_tally_add(&seen->colls, &key, bytes);
   if (coll->nranks > 1) {
     uint64_t gemms = before->gemm_calls - atomic_exchange(&rt.gemm_calls_at_coll, before->gemm_calls);
     uint64_t kind = (uint64_t)magnitude_of(gemms) << 16 | (uint64_t)coll->op << 8 | coll->dtype;
     uint64_t signature = mix(mix(kind, coll->count), (uint64_t)coll->nranks);
-    add_operation(seen, STEPS_FROM_COLLECTIVES, signature, reduces, before);
+    add_operation(seen, STEPS_FROM_COLLECTIVES, signature, coll->op == B200_COLL_ALLGATHER, reduces, before);
   }
 }
 
@@ -1078,6 +1175,9 @@ void b200_runtime_output(const char *text, size_t length) {
     return; /* a progress bar prints a value again and again */
   seen->last_loss = loss;
   int64_t ordinal = seen->loss_count++;
+  pthread_mutex_lock(&rt.steps_lock);
+  b200_live_loss(&seen->live, &loss);
+  pthread_mutex_unlock(&rt.steps_lock);
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_loss);
   b200_line_int(&line, B200_FIELD_loss_step, loss.step >= 0 ? loss.step : ordinal);

@@ -14,8 +14,9 @@
  * Lock ranks, outermost first; a thread takes a lock only while it holds none of a later rank, and never calls a vendor,
  * dlopen or write with one held:
  *   configuration (held while it is read, once) → flush (what is counted goes to the log) → steps (step detector and its
- *   totals) → ledger (memory/ledger) → breaker (exec/gemm.c, when one opens) → writer (record/writer)
- * The lock of the start-up (one thread starts, others go on unobserved until it is done) is a compare-and-swap on the state.
+ *   totals) → timing (timing/timing.c) → ledger (memory/ledger) → breaker (exec/gemm.c, when one opens) → writer
+ * (record/writer) The lock of the start-up (one thread starts, others go on unobserved until it is done) is a
+ * compare-and-swap on the state.
  */
 #ifndef B200_RUNTIME_H
 #define B200_RUNTIME_H
@@ -26,6 +27,9 @@
 
 #include "interpose/exec/gemm.h"
 #include "interpose/real.h"
+#include "interpose/record/json.h"
+#include "interpose/record/metrics.h"
+#include "interpose/timing/timing.h"
 #include "memory/ledger.h"
 #include "policy/call.h"
 #include "policy/steps.h"
@@ -43,6 +47,7 @@ struct b200_thread {
   uint64_t driver_events;     /* allocations and frees that the driver hooks of this thread have accounted */
   bool shared;                /* serves threads for which no block could be mapped: must not be relied on */
   struct b200_shapes *shapes; /* GEMMs that this thread has seen (exec/shapes.h) */
+  struct b200_group group;    /* NCCL group that is open on this thread */
   struct b200_call_count counts[B200_SYM_COUNT];
 };
 
@@ -73,11 +78,21 @@ void *b200_runtime_first(enum b200_library library, struct b200_slot *slot);
 /* … and after it has succeeded. */
 void b200_runtime_start(struct b200_slot *slot);
 
+/* Before a GEMM on the stream, while b200_timing_now() is not 0. */
+void b200_runtime_gemm_begin(struct b200_span *span, void *stream);
+
+/* A finished line, to the log; and a line of counts, of which false says that they are kept for a later one. */
+void b200_runtime_put(struct b200_line *line);
+bool b200_runtime_put_counts(struct b200_line *line);
+
 /* Facts of successful calls, from the handlers. */
 void b200_runtime_gemm(const struct b200_gemm *gemm, const struct b200_outcome *outcome);
 void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *before);
 /* What the job has done up to now. Asks the driver for the memory in use when a step begins here, or may begin here. */
 void b200_runtime_totals(struct b200_totals *out);
+
+/* The newest value of a metric, in its base unit; not finite: absent. From any thread, does not wait. */
+void b200_runtime_metric(enum b200_metric metric, double value);
 
 /* The ledger's events; `owner` from b200_owner_of(). No-ops with B200OPT_MEMORY=off. */
 void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes);

@@ -467,6 +467,7 @@ void b200_launch_load(struct b200_launch *out) {
   out->rank = env_number("RANK");
   out->world = env_number("WORLD_SIZE");
   out->local_rank = env_number("LOCAL_RANK");
+  out->single_connection = env_number("CUDA_DEVICE_MAX_CONNECTIONS") == 1;
   errno = saved_errno;
 }
 

@@ -41,6 +41,8 @@ enum b200_guard { B200_GUARD_ON, B200_GUARD_OFF, B200_GUARD_STRICT };
 enum b200_memory_mode { B200_MEMORY_OBSERVE, B200_MEMORY_OFF };
 enum b200_stacks { B200_STACKS_OFF, B200_STACKS_ON };
 enum b200_loss_mode { B200_LOSS_ON, B200_LOSS_OFF };
+enum b200_timing { B200_TIMING_AUTO, B200_TIMING_ON, B200_TIMING_SAMPLED, B200_TIMING_OFF };
+enum b200_metrics_mode { B200_METRICS_OFF, B200_METRICS_STDOUT, B200_METRICS_STDERR };
 enum b200_log_level { B200_LOG_SILENT, B200_LOG_WARN, B200_LOG_INFO };
 
 /* One row of env.def. */
@@ -125,11 +127,13 @@ const char *b200_config_value(const struct b200_config *config, enum b200_env_in
 /* What set the value: "default", "environment" or "FILE:LINE". Returns `out`. */
 const char *b200_config_origin(const struct b200_config *config, enum b200_env_index index, char *out, size_t size);
 
-/* What the launcher says of this process. RANK, WORLD_SIZE, LOCAL_RANK; -1 when unset or not a number. */
+/* What the launcher says of this process. RANK, WORLD_SIZE, LOCAL_RANK; -1 when unset or not a number. And whether
+   CUDA_DEVICE_MAX_CONNECTIONS=1. */
 struct b200_launch {
   int rank;
   int world;
   int local_rank;
+  bool single_connection;
 };
 void b200_launch_load(struct b200_launch *out);
 
