@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/cmd.h"
+#include "tools/kineto/report.h"
 #include "tools/report/model.h"
 #include "tools/report/text.h"
 
@@ -20,9 +21,14 @@ static const char doc[] = "Say what a job did, from the logs in LOGDIR.\n"
                           "  and device memory, and the printed losses. \"bit-identical\" means that every\n"
                           "  loss printed by both at the same step has the same value.\n"
                           "\n"
+                          "WITH --kineto\n"
+                          "  PATH is a trace of PyTorch's profiler (*.json, *.json.gz), or a folder with one for\n"
+                          "  each rank. Overlap and breakdown are those of Holistic Trace Analysis (HTA); all\n"
+                          "  GPU operations count unless --without-last-step leaves out what HTA does.\n"
+                          "\n"
                           "OUTPUT\n"
                           "  Text of at most 100 columns in ASCII, or with --json one object; its keys are\n"
-                          "  documented in tools/report/KEYS.md.\n"
+                          "  documented in tools/report/KEYS.md, with --kineto in tools/kineto/KEYS.md.\n"
                           "\n"
                           "EXIT STATUS\n"
                           "  0  read (logs may be partial); with --against, equal in every count and loss\n"
@@ -34,11 +40,14 @@ static const char doc[] = "Say what a job did, from the logs in LOGDIR.\n"
                           "EXAMPLES\n"
                           "  b200opt report b200opt-logs\n"
                           "  b200opt report demo/preloaded --against demo/bare\n"
-                          "  b200opt report --json logs | python3 -m json.tool";
+                          "  b200opt report --json logs | python3 -m json.tool\n"
+                          "  b200opt report --kineto traces";
 
 static const struct argp_option options[] = {
     {"against", 'a', "DIR", 0, "Compare with the logs in DIR", 0},
     {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"kineto", 'k', "PATH", 0, "Report traces of PyTorch's profiler instead", 0},
+    {"without-last-step", 'w', NULL, 0, "With --kineto: leave out the last ProfilerStep", 0},
     {"run", 'r', "NAME", 0, "The run to report (default: the newest in LOGDIR)", 0},
     {0},
 };
@@ -46,6 +55,7 @@ static const struct argp_option options[] = {
 struct arguments {
   const char *folder, *against, *run, *extra;
   bool json;
+  struct kineto_question kineto;
 };
 
 static error_t parse(int key, char *value, struct argp_state *state) {
@@ -57,8 +67,14 @@ static error_t parse(int key, char *value, struct argp_state *state) {
   case 'j':
     arguments->json = true;
     return 0;
+  case 'k':
+    arguments->kineto.path = value;
+    return 0;
   case 'r':
     arguments->run = value;
+    return 0;
+  case 'w':
+    arguments->kineto.without_last_step = true;
     return 0;
   case ARGP_KEY_ARG:
     if (arguments->folder)
@@ -125,11 +141,26 @@ static bool differs(const json_t *report, const char *part) {
   return json_is_object(comparison) && !json_is_true(json_object_get(comparison, "equal"));
 }
 
+/* The traces are asked for with options that go with them, and nothing else. */
+static int report_kineto(const struct arguments *arguments) {
+  const char *other = arguments->folder    ? arguments->folder
+                      : arguments->against ? "--against"
+                      : arguments->run     ? "--run"
+                                           : NULL;
+  if (!arguments->kineto.path)
+    cmd_fail(B200_EXIT_USAGE, "report: --without-last-step goes with --kineto; see b200opt report --help");
+  if (other)
+    cmd_fail(B200_EXIT_USAGE, "report: '%s' does not go with --kineto; see b200opt report --help", other);
+  return kineto_report(&arguments->kineto, arguments->json);
+}
+
 int cmd_report(int argc, char **argv) {
   static const struct argp argp = {
       .options = options, .parser = parse, .args_doc = "LOGDIR", .doc = doc, .children = cmd_common};
   struct arguments arguments = {0};
   cmd_parse(&argp, argc, argv, 0, &arguments);
+  if (arguments.kineto.path || arguments.kineto.without_last_step)
+    return report_kineto(&arguments);
   if (!arguments.folder)
     cmd_fail(B200_EXIT_USAGE, "report: a log folder is missing; see b200opt report --help");
   if (arguments.extra)
