@@ -7,7 +7,6 @@
 enum {
   STREAM_BUCKET_BITS = 8,
   EVENT_BUCKET_BITS = 13,
-  RECYCLE_TRIES = 16, /* streams looked at for one that may give way, per call */
 };
 
 #define TIME_LIMIT_NS (INT64_C(1) << 61)
@@ -207,7 +206,7 @@ static void remove_stream(struct b200_overlap *overlap, const struct stream *str
 static struct stream *free_stream(struct b200_overlap *overlap) {
   if (overlap->streams < B200_OVERLAP_STREAMS)
     return &overlap->stream[overlap->streams++];
-  for (int i = 0; i < RECYCLE_TRIES; i++) {
+  for (int i = 0; i < B200_OVERLAP_STREAMS; i++) {
     struct stream *stream = &overlap->stream[overlap->recycle];
     overlap->recycle = (overlap->recycle + 1) % B200_OVERLAP_STREAMS;
     if (may_give_way(overlap, stream)) {

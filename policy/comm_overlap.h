@@ -30,7 +30,7 @@
  *
  * Full tables make collectives untimed, counted in `overflow`; never wrong: where a dependency can no longer be followed (an
  * event or a stream gives way), the unfinished collectives it is about become untimed. A stream gives way when all that it
- * depends on has been handed out, a lane when all of its collectives have.
+ * depends on has been handed out (and has to compute again to be a compute stream), a lane when all of its collectives have.
  */
 #ifndef B200_POLICY_COMM_OVERLAP_H
 #define B200_POLICY_COMM_OVERLAP_H
@@ -151,8 +151,8 @@ void b200_overlap_step(struct b200_overlap *overlap, uint64_t step);
 void b200_overlap_done(struct b200_overlap *overlap, struct b200_overlap_id id, int64_t t_start_ns, int64_t t_end_ns);
 /* Its times could not be had. One that has been told neither way when its step is handed out is lost as well. */
 void b200_overlap_lost(struct b200_overlap *overlap, struct b200_overlap_id id);
-/* Returns when the stream, computing or not, could go on: t_wait_ns, or the end of the last of these collectives when that is
-   later. */
+/* Returns when the stream, computing or not, could go on: t_wait_ns, or the end of the last of these collectives when that
+   is later. */
 int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_overlap_wait *wait, int64_t t_wait_ns);
 void b200_overlap_gemm(struct b200_overlap *overlap, int64_t t_start_ns, int64_t t_end_ns);
 
