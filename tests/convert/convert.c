@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job that makes GEMMs in every way that b200opt converts, and checks each against FP64. It knows nothing of b200opt: what
- * differs between runs is the environment. usage: convert FORMAT SUITE [STEPS]   STEPS: of suite "training"; FORMAT: native,
- * fp8, mxfp8, the format that its GEMMs are expected in, which sets the bounds. One line per case on stdout, "ok" or "WRONG"
- * first; exit status 1 when one is wrong.
+ * differs between runs is the environment. usage: convert FORMAT SUITE [N]   N: steps of suite "training", and of suite
+ * "asked" only every N-th; FORMAT: native, fp8, mxfp8, the format that its GEMMs are expected in, which sets the bounds. One
+ * line per case on stdout, "ok" or "WRONG" first; exit status 1 when one is wrong.
  *
  * Bounds, per element of D: |D − D64| ≤ Σ|a||b|·|alpha|·(2u + u²) + rounding of the result, where u is the largest relative
  * error of an operand in its format (2^-4 E4M3, 2^-3 E5M2) plus what subnormals lose, and Frobenius: the root mean square of
@@ -99,6 +99,8 @@ struct gemm {
   bool device_scalars;
   bool separate_c;
   bool shared_b; /* strided: one B for the whole batch */
+  cublasComputeType_t compute;
+  bool no_bias_type; /* the descriptor does not say it, as PyTorch's */
 };
 
 struct matrices {
@@ -121,7 +123,7 @@ static void *filled(int64_t count, cudaDataType type, float scale) {
   return data;
 }
 
-static void make(const struct gemm *g, struct matrices *x) {
+static void place(const struct gemm *g, struct matrices *x) {
   x->lda = (g->ta == 'N' ? g->m : g->k) + g->pad_a;
   x->ldb = (g->tb == 'N' ? g->k : g->n) + g->pad_b;
   x->ldc = g->m + g->pad_c;
@@ -131,6 +133,10 @@ static void make(const struct gemm *g, struct matrices *x) {
   x->size_a = x->stride_a * g->batch;
   x->size_b = x->ldb * (g->tb == 'N' ? g->n : g->k) * (g->shared_b ? 1 : g->batch);
   x->size_c = x->stride_c * g->batch;
+}
+
+static void make(const struct gemm *g, struct matrices *x) {
+  place(g, x);
   cudaDataType bias_type = g->out == CUDA_R_32F ? CUDA_R_16BF : g->out;
   x->host_a = filled(x->size_a, g->type, 1);
   x->host_b = filled(x->size_b, g->type, 0.25f);
@@ -170,7 +176,7 @@ static bool has_bias(cublasLtEpilogue_t epilogue) {
 }
 
 static void call_lt(cublasHandle_t handle, cudaStream_t stream, const struct gemm *g, const struct matrices *x,
-                    const float *alpha, const float *beta) {
+                    const void *alpha, const void *beta) {
   static void *workspace;
   enum { WORKSPACE = 1 << 20 };
   if (!workspace)
@@ -178,7 +184,7 @@ static void call_lt(cublasHandle_t handle, cudaStream_t stream, const struct gem
   cublasLtMatmulDesc_t desc;
   cublasOperation_t ta = operation(g->ta), tb = operation(g->tb);
   cublasLtPointerMode_t mode = g->device_scalars ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST;
-  CHECK(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  CHECK(cublasLtMatmulDescCreate(&desc, g->compute, g->compute == CUBLAS_COMPUTE_16F ? CUDA_R_16F : CUDA_R_32F));
   CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta));
   CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb));
   CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode, sizeof mode));
@@ -186,7 +192,8 @@ static void call_lt(cublasHandle_t handle, cudaStream_t stream, const struct gem
   if (has_bias(g->epilogue)) {
     cudaDataType type = g->out == CUDA_R_32F ? CUDA_R_16BF : g->out;
     CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias));
-    CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    if (!g->no_bias_type)
+      CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
   }
   cublasLtMatrixLayout_t a = layout(g->type, ta ? g->k : g->m, ta ? g->m : g->k, x->lda, g->batch, x->stride_a);
   cublasLtMatrixLayout_t b = layout(g->type, tb ? g->n : g->k, tb ? g->k : g->n, x->ldb, g->batch, x->stride_b);
@@ -200,28 +207,28 @@ static void call_lt(cublasHandle_t handle, cudaStream_t stream, const struct gem
 }
 
 static void call(cublasHandle_t handle, cudaStream_t stream, const struct gemm *g, const struct matrices *x,
-                 const float *alpha, const float *beta) {
+                 const void *alpha, const void *beta) {
   cublasOperation_t ta = operation(g->ta), tb = operation(g->tb);
   int lda = (int)x->lda, ldb = (int)x->ldb, ldc = (int)x->ldc;
   CHECK(cublasSetPointerMode(handle, g->device_scalars ? CUBLAS_POINTER_MODE_DEVICE : CUBLAS_POINTER_MODE_HOST));
   switch (g->api) {
   case GEMMEX:
     CHECK(cublasGemmEx(handle, ta, tb, g->m, g->n, g->k, alpha, x->a, g->type, lda, x->b, g->type, ldb, beta, x->c, g->out,
-                       ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+                       ldc, g->compute, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
     break;
   case GEMMEX_64:
     CHECK(cublasGemmEx_64(handle, ta, tb, g->m, g->n, g->k, alpha, x->a, g->type, lda, x->b, g->type, ldb, beta, x->c,
-                          g->out, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+                          g->out, ldc, g->compute, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
     break;
   case STRIDED:
     CHECK(cublasGemmStridedBatchedEx(handle, ta, tb, g->m, g->n, g->k, alpha, x->a, g->type, lda, x->stride_a, x->b, g->type,
-                                     ldb, x->stride_b, beta, x->c, g->out, ldc, x->stride_c, g->batch, CUBLAS_COMPUTE_32F,
+                                     ldb, x->stride_b, beta, x->c, g->out, ldc, x->stride_c, g->batch, g->compute,
                                      CUBLAS_GEMM_DEFAULT_TENSOR_OP));
     break;
   case STRIDED_64:
     CHECK(cublasGemmStridedBatchedEx_64(handle, ta, tb, g->m, g->n, g->k, alpha, x->a, g->type, lda, x->stride_a, x->b,
                                         g->type, ldb, x->stride_b, beta, x->c, g->out, ldc, x->stride_c, g->batch,
-                                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+                                        g->compute, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
     break;
   default:
     call_lt(handle, stream, g, x, alpha, beta);
@@ -337,7 +344,8 @@ static const struct gemm plain = {.api = GEMMEX,
                                   .type = CUDA_R_16BF,
                                   .out = CUDA_R_16BF,
                                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-                                  .alpha = 1};
+                                  .alpha = 1,
+                                  .compute = CUBLAS_COMPUTE_32F};
 
 static void each_layout(cublasHandle_t handle, cudaStream_t stream, struct gemm g) {
   static const char layouts[4][2] = {{'T', 'N'}, {'N', 'N'}, {'N', 'T'}, {'T', 'T'}};
@@ -712,6 +720,125 @@ static void suite_training(cublasHandle_t handle, cudaStream_t stream, int steps
     end(&g[i], &x[i]);
 }
 
+/* ---- everything that PyTorch can ask for, without a look at the numbers */
+
+/* How operands can lie in PyTorch's memory: in wider matrices, and at any element; addresses in bytes. */
+static const struct placing {
+  int pad_a, pad_b, pad_c, shift_a, shift_b, shift_d, shift_bias;
+  bool gap; /* between the matrices of a batch, as between the heads of packed projections */
+} placings[] = {
+    {0},
+    {.pad_a = 3, .pad_b = 5},
+    {.pad_c = 8},
+    {.pad_c = 4},
+    {.pad_c = 1},
+    {.shift_a = 4, .shift_b = 8},
+    {.shift_d = 4},
+    {.shift_d = 8},
+    {.shift_bias = 4},
+    {.gap = true},
+};
+static const int asked_sizes[][3] = {{16, 16, 32}, {48, 17, 32}, {32, 1, 64}, {24, 24, 96}, {8, 16, 64},  {12, 16, 64},
+                                     {6, 16, 64},  {1, 16, 64},  {1, 1, 64},  {32, 32, 48}, {32, 16, 40}, {16, 130, 32}};
+static const struct {
+  cudaDataType type, out;
+  cublasComputeType_t compute;
+} asked_types[] = {
+    {CUDA_R_16BF, CUDA_R_16BF, CUBLAS_COMPUTE_32F},         {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F},
+    {CUDA_R_16F, CUDA_R_16F, CUBLAS_COMPUTE_32F},           {CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F},
+    {CUDA_R_16F, CUDA_R_16F, CUBLAS_COMPUTE_16F},           {CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F},
+    {CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32},
+};
+static const cublasLtEpilogue_t asked_epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
+                                                     CUBLASLT_EPILOGUE_RELU,    CUBLASLT_EPILOGUE_RELU_BIAS,
+                                                     CUBLASLT_EPILOGUE_GELU,    CUBLASLT_EPILOGUE_GELU_BIAS};
+
+struct asking {
+  cublasHandle_t handle;
+  cudaStream_t stream;
+  char *memory[4]; /* A, B, D, bias: zeros, large enough for all */
+  int every, count;
+};
+
+/* One GEMM, in zeros; the line says what was asked. Of `every` such calls only one is made. */
+static void ask(struct asking *asking, struct gemm g, const struct placing *placing) {
+  static const float scalars[2] = {0, 1};
+  static const uint16_t half_scalars[2] = {0, 0x3c00};
+  struct matrices x;
+  if (asking->count++ % asking->every)
+    return;
+  g.pad_a = placing->pad_a;
+  g.pad_b = placing->pad_b;
+  g.pad_c = g.n == 1 ? 0 : placing->pad_c; /* PyTorch gives a single column the least leading dimension */
+  g.no_bias_type = true;
+  place(&g, &x);
+  if (placing->gap) {
+    x.stride_a += x.lda;
+    x.stride_b += x.ldb;
+  }
+  x.a = asking->memory[0] + placing->shift_a;
+  x.b = asking->memory[1] + placing->shift_b;
+  x.c = x.d = asking->memory[2] + placing->shift_d;
+  x.bias = asking->memory[3] + placing->shift_bias;
+  printf("asked %s %c%c m=%d n=%d k=%d batch=%d type=%s out=%s compute=%d epilogue=%d ldd=%d d=%d bias=%d gap=%d\n",
+         api_names[g.api], g.ta, g.tb, g.m, g.n, g.k, g.batch, type_name(g.type), type_name(g.out), (int)g.compute,
+         (int)g.epilogue, (int)x.ldc, placing->shift_d % 16, placing->shift_bias % 16, placing->gap);
+  const void *one = g.compute == CUBLAS_COMPUTE_16F ? (const void *)(half_scalars + 1) : scalars + 1;
+  const void *beta =
+      g.compute == CUBLAS_COMPUTE_16F ? (const void *)(half_scalars + (g.beta != 0)) : scalars + (g.beta != 0);
+  call(asking->handle, asking->stream, &g, &x, one, beta);
+  cases++;
+}
+
+static void ask_placings(struct asking *asking, const struct gemm *g) {
+  for (size_t i = 0; i < sizeof placings / sizeof *placings; i++)
+    if ((g->batch > 1 || !placings[i].gap) && (has_bias(g->epilogue) || !placings[i].shift_bias))
+      ask(asking, *g, &placings[i]);
+}
+
+static void ask_shapes(struct asking *asking, struct gemm g) {
+  static const char layouts[4][2] = {{'T', 'N'}, {'N', 'N'}, {'N', 'T'}, {'T', 'T'}};
+  for (size_t size = 0; size < sizeof asked_sizes / sizeof *asked_sizes; size++)
+    for (int layout = 0; layout < 4; layout++)
+      for (int beta = 0; beta < 2; beta++) {
+        g.m = asked_sizes[size][0];
+        g.n = asked_sizes[size][1];
+        g.k = asked_sizes[size][2];
+        g.ta = layouts[layout][0];
+        g.tb = layouts[layout][1];
+        g.beta = (float)beta;
+        ask_placings(asking, &g);
+      }
+}
+
+static void suite_asked(cublasHandle_t handle, cudaStream_t stream, int every) {
+  enum { BYTES = 1 << 20 };
+  struct asking asking = {.handle = handle, .stream = stream, .every = every};
+  for (int i = 0; i < 4; i++) {
+    CHECK(cudaMalloc((void **)&asking.memory[i], BYTES));
+    CHECK(cudaMemset(asking.memory[i], 0, BYTES));
+  }
+  for (int api = 0; api < API_COUNT; api++)
+    for (size_t type = 0; type < sizeof asked_types / sizeof *asked_types; type++)
+      for (size_t epilogue = 0; epilogue < (api == LT ? sizeof asked_epilogues / sizeof *asked_epilogues : 1); epilogue++)
+        for (int batch = api < LT ? 1 : 3; batch > 0; batch -= 2) {
+          struct gemm g = plain;
+          g.api = (enum api)api;
+          g.type = asked_types[type].type;
+          g.out = asked_types[type].out;
+          g.compute = asked_types[type].compute;
+          g.epilogue = asked_epilogues[epilogue];
+          g.batch = batch;
+          ask_shapes(&asking, g);
+          g.shared_b = true;
+          if (batch > 1)
+            ask_shapes(&asking, g);
+        }
+  CHECK(cudaStreamSynchronize(stream));
+  for (int i = 0; i < 4; i++)
+    CHECK(cudaFree(asking.memory[i]));
+}
+
 static const struct {
   const char *name;
   void (*run)(cublasHandle_t handle, cudaStream_t stream);
@@ -724,7 +851,7 @@ int main(int argc, char **argv) {
   cublasHandle_t handle;
   cudaStream_t stream;
   if (argc != 3 && argc != 4) {
-    fprintf(stderr, "usage: convert FORMAT SUITE [STEPS]\n");
+    fprintf(stderr, "usage: convert FORMAT SUITE [N]\n");
     return 2;
   }
   format = argv[1];
@@ -738,6 +865,8 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < sizeof guarded / sizeof *guarded; i++)
     if (strcmp(argv[2], guarded[i].name) == 0)
       suite_guarded(handle, stream, &guarded[i]);
+  if (strcmp(argv[2], "asked") == 0)
+    suite_asked(handle, stream, argc == 4 ? atoi(argv[3]) : 1);
   if (strcmp(argv[2], "training") == 0)
     suite_training(handle, stream, argc == 4 ? atoi(argv[3]) : 200);
   CHECK(cublasDestroy(handle));

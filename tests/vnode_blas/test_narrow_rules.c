@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which FP8 and FP4 products cublasLtMatmul takes, on a GPU of each compute capability: every combination of types, scale
- * modes, transposes and sizes below, against rules that are written here anew from what is known of cuBLASLt (observed for
- * 8.0, 8.9 and 9.0 with 12.4, documented from there on). A combination is to be taken exactly when it breaks no rule; the
- * printed table says how many combinations each rule rejects, and how many it alone.
+ * modes, transposes and sizes below, against the rules of narrow_rules.h. A combination is to be taken exactly when it
+ * breaks no rule; the printed table says how many combinations each rule rejects, and how many it alone.
  */
 #include <check.h>
 #include <cublasLt.h>
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/vnode_blas/reference.h"
+#include "tests/vnode_blas/narrow_rules.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 #define E4 CUDA_R_8F_E4M3
@@ -21,225 +20,51 @@
 #define HF CUDA_R_16F
 #define FP CUDA_R_32F
 
-enum mode { SCALAR, VEC16, VEC32, OUTER, VEC128, BLK128, PER_BATCH, MODES };
-
-struct combination {
-  cudaDataType a, b, c, d;
-  enum mode mode_a, mode_b;
-  char trans_a, trans_b;
-  int64_t m, n, k, pad_a, pad_b, pad_d;
-  int batch;
-  uint32_t epilogue;
-  int bias_type; /* -1: not set */
-};
-
 static const struct gpu {
   const char *key;
   int capability;
 } gpus[] = {{"a100", 80}, {"l40s", 89}, {"h100", 90}, {"b200", 100}, {"b300", 103}, {"rtx_pro_6000", 120}};
 static int capability;
 
-/* --------------------------------------------------------------------------------------------------------- the rules */
+/* How many combinations each rule rejects, and how many it alone. */
+static long long rejects[NARROW_RULES], alone[NARROW_RULES];
 
-static bool is_fp8(cudaDataType type) {
-  return type == E4 || type == E5;
+static bool is(const struct narrow_rule *rule, const char *name) {
+  return strcmp(rule->name, name) == 0;
 }
 
-static bool is_fp4(const struct combination *x) {
-  return x->a == F4 && x->b == F4;
-}
-
-static bool is_128(enum mode mode) {
-  return mode == VEC128 || mode == BLK128;
-}
-
-static int64_t d_bytes(const struct combination *x) {
-  return x->d == FP ? 4 : x->d == BF || x->d == HF ? 2 : 1;
-}
-
-/* Elements in 16 bytes of an operand. */
-static int64_t operand_16(const struct combination *x) {
-  return is_fp4(x) ? 32 : 16;
-}
-
-static bool is_tn(const struct combination *x) {
-  return x->trans_a == 'T' && x->trans_b == 'N';
-}
-
-/* Leading dimensions, as make_layouts() has them. */
-static int64_t ld_a(const struct combination *x) {
-  return (x->trans_a == 'N' ? x->m : x->k) + x->pad_a;
-}
-
-static int64_t ld_b(const struct combination *x) {
-  return (x->trans_b == 'N' ? x->k : x->n) + x->pad_b;
-}
-
-static bool operands_pair(const struct combination *x) {
-  return (is_fp8(x->a) && is_fp8(x->b) && !(x->a == E5 && x->b == E5)) || is_fp4(x);
-}
-
-static bool results_pair(const struct combination *x) {
-  bool wide = x->c == x->d && (x->d == BF || x->d == HF || x->d == FP);
-  return wide || (!is_fp4(x) && is_fp8(x->d) && (x->c == BF || x->c == HF));
-}
-
-static bool e5m2_result_has_e5m2_operand(const struct combination *x) {
-  return x->d != E5 || x->a == E5 || x->b == E5;
-}
-
-static bool fp8_from_89(const struct combination *x) {
-  return capability >= 89 || is_fp4(x);
-}
-
-static bool mode_for_operand(const struct combination *x) {
-  return is_fp4(x) ? x->mode_a == VEC16 && x->mode_b == VEC16 : x->mode_a != VEC16 && x->mode_b != VEC16;
-}
-
-static bool modes_equal(const struct combination *x) {
-  if (is_128(x->mode_a) && is_128(x->mode_b))
-    return x->mode_a != BLK128 || x->mode_b != BLK128;
-  return x->mode_a == x->mode_b;
-}
-
-static bool block_modes_from_100(const struct combination *x) {
-  return capability >= 100 || (x->mode_a != VEC16 && x->mode_a != VEC32);
-}
-
-static bool vector_modes_on_90(const struct combination *x) {
-  return x->mode_a < OUTER || x->mode_a > BLK128 || capability == 90;
-}
-
-static bool vector_modes_since_129(const struct combination *x) {
-  return CUBLAS_VERSION >= 120900 || x->mode_a < OUTER || x->mode_a > BLK128;
-}
-
-static bool mode_known(const struct combination *x) {
-  return x->mode_a <= BLK128;
-}
-
-static bool narrow_result_with_scalars(const struct combination *x) {
-  return !is_fp8(x->d) || x->mode_a == SCALAR;
-}
-
-static bool layout_fits(const struct combination *x) {
-  if (is_tn(x))
-    return true;
-  if (capability == 100 || capability == 103)
-    return !is_fp4(x);
-  bool one_row = x->m == 1 && x->trans_a == 'N' && x->trans_b == 'N';
-  return one_row && capability <= 90 && x->mode_a == SCALAR && !is_fp4(x);
-}
-
-static bool k_fits(const struct combination *x) {
-  return x->k % operand_16(x) == 0;
-}
-
-static bool leading_dimensions_fit(const struct combination *x) {
-  return ld_a(x) % operand_16(x) == 0 && ld_b(x) % operand_16(x) == 0;
-}
-
-static bool rows_of_d_fit(const struct combination *x) {
-  return x->m == 1 || x->m * d_bytes(x) % 16 == 0;
-}
-
-static bool columns_of_d_fit(const struct combination *x) {
-  return x->n == 1 || (x->m + x->pad_d) * d_bytes(x) % 16 == 0;
-}
-
-static bool m_is_16_where_memory_runs_along_it(const struct combination *x) {
-  bool seen = capability <= 90 && x->m == 1;
-  return x->trans_a != 'N' || seen || x->m % operand_16(x) == 0;
-}
-
-static bool n_is_16_where_memory_runs_along_it(const struct combination *x) {
-  return x->trans_b != 'T' || x->n % operand_16(x) == 0;
-}
-
-static bool quads_with_128(const struct combination *x) {
-  return !is_128(x->mode_a) || (x->m % 4 == 0 && x->n % 4 == 0);
-}
-
-static bool batch_with_scalars(const struct combination *x) {
-  return x->batch == 1 || x->mode_a == SCALAR;
-}
-
-static bool no_gradient_of_operands(const struct combination *x) {
-  return x->epilogue != CUBLASLT_EPILOGUE_BGRADA && x->epilogue != CUBLASLT_EPILOGUE_BGRADB;
-}
-
-static bool uses_bias(uint32_t epilogue) {
-  return (epilogue & CUBLASLT_EPILOGUE_BIAS) || (epilogue & 16);
-}
-
-static bool bias_type_fits(const struct combination *x) {
-  cudaDataType right = x->d == HF || (is_fp8(x->d) && x->c == HF) ? HF : BF;
-  return !uses_bias(x->epilogue) || x->bias_type == -1 || x->bias_type == (int)right;
-}
-
-static struct rule {
-  const char *name;
-  bool (*holds)(const struct combination *);
-  long long rejects, alone;
-} rules[] = {
-#define RULE(name)                                                                                                          \
-  { #name, name, 0, 0 }
-    RULE(operands_pair),
-    RULE(results_pair),
-    RULE(e5m2_result_has_e5m2_operand),
-    RULE(fp8_from_89),
-    RULE(mode_for_operand),
-    RULE(modes_equal),
-    RULE(mode_known),
-    RULE(block_modes_from_100),
-    RULE(vector_modes_on_90),
-    RULE(vector_modes_since_129),
-    RULE(narrow_result_with_scalars),
-    RULE(layout_fits),
-    RULE(k_fits),
-    RULE(leading_dimensions_fit),
-    RULE(rows_of_d_fit),
-    RULE(columns_of_d_fit),
-    RULE(m_is_16_where_memory_runs_along_it),
-    RULE(n_is_16_where_memory_runs_along_it),
-    RULE(quads_with_128),
-    RULE(batch_with_scalars),
-    RULE(no_gradient_of_operands),
-    RULE(bias_type_fits),
-};
 /* Rules that no combination can break alone: what they say follows from others on this GPU or in this version. */
-static bool may_never_be_alone(const struct rule *rule) {
-  if (rule->holds == fp8_from_89)
+static bool may_never_be_alone(const struct narrow_rule *rule) {
+  if (is(rule, "fp8_from_89"))
     return capability >= 89;
-  if (rule->holds == vector_modes_on_90)
+  if (is(rule, "vector_modes_on_90"))
     return capability < 89 || capability == 90 || CUBLAS_VERSION < 120900;
-  if (rule->holds == vector_modes_since_129)
+  if (is(rule, "vector_modes_since_129"))
     return capability != 90 || CUBLAS_VERSION >= 120900;
-  if (rule->holds == block_modes_from_100)
+  if (is(rule, "block_modes_from_100"))
     return capability < 89 || capability >= 100;
-  if (rule->holds == quads_with_128)
+  if (is(rule, "quads_with_128"))
     return capability != 90 || CUBLAS_VERSION < 120900;
-  if (rule->holds == m_is_16_where_memory_runs_along_it || rule->holds == n_is_16_where_memory_runs_along_it)
+  if (is(rule, "m_is_16_where_memory_runs_along_it") || is(rule, "n_is_16_where_memory_runs_along_it"))
     return capability != 100 && capability != 103;
-  if (rule->holds == batch_with_scalars)
+  if (is(rule, "batch_with_scalars"))
     return capability < 90 || (capability == 90 && CUBLAS_VERSION < 120900);
-  if (rule->holds == narrow_result_with_scalars)
+  if (is(rule, "narrow_result_with_scalars"))
     return capability < 90 || (capability == 90 && CUBLAS_VERSION < 120900);
   /* PER_BATCH_SCALAR_32F: a mode of everything else. Nothing is taken on 8.0. */
-  return capability < 89 && rule->holds != fp8_from_89;
+  return capability < 89 && !is(rule, "fp8_from_89");
 }
 
 static bool expected(const struct combination *x) {
-  struct rule *broken = NULL;
-  int count = 0;
-  for (int i = 0; i < COUNT(rules); i++)
-    if (!rules[i].holds(x)) {
-      rules[i].rejects++;
-      broken = &rules[i];
+  int broken = 0, count = 0;
+  for (int i = 0; i < NARROW_RULES; i++)
+    if (!narrow_rules[i].holds(x)) {
+      rejects[i]++;
+      broken = i;
       count++;
     }
   if (count == 1)
-    broken->alone++;
+    alone[broken]++;
   return count == 0;
 }
 
@@ -332,7 +157,7 @@ static const struct {
 static const char layouts[][2] = {{'T', 'N'}, {'N', 'N'}, {'N', 'T'}, {'T', 'T'}};
 
 static void ask_types_modes_layouts_sizes(struct tally *tally) {
-  struct combination x = {.batch = 1, .bias_type = -1};
+  struct combination x = {.capability = capability, .batch = 1, .bias_type = -1};
   for (int size = 0; size < COUNT(sizes); size++)
     for (int result = 0; result < COUNT(results); result++)
       for (int pair = 0; pair < COUNT(operands) * COUNT(operands); pair++)
@@ -368,7 +193,7 @@ static const struct {
 };
 
 static void ask_epilogues_and_batches(struct tally *tally) {
-  struct combination x = {.m = 32, .n = 48, .k = 128};
+  struct combination x = {.capability = capability, .m = 32, .n = 48, .k = 128};
   for (int recipe = 0; recipe < COUNT(recipes); recipe++)
     for (int layout = 0; layout < COUNT(layouts); layout++)
       for (int result = 0; result < COUNT(results); result++)
@@ -389,7 +214,7 @@ static void ask_epilogues_and_batches(struct tally *tally) {
 static void ask_what_pytorch_can_ask(struct tally *tally) {
   static const int64_t ms[] = {16, 48, 128}, ns[] = {1, 16, 17, 130}, ks[] = {16, 32, 48, 128, 160};
   static const cudaDataType outs[] = {BF, HF, FP, E4, E5};
-  struct combination x = {.trans_a = 'T', .trans_b = 'N', .batch = 1};
+  struct combination x = {.capability = capability, .trans_a = 'T', .trans_b = 'N', .batch = 1};
   for (int recipe = 0; recipe < COUNT(recipes); recipe++)
     for (int out = 0; out < COUNT(outs); out++)
       for (int bias = 0; bias < 3; bias++)
@@ -400,8 +225,8 @@ static void ask_what_pytorch_can_ask(struct tally *tally) {
           x.d = outs[out];
           x.epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
           x.bias_type = bias == 0 ? -1 : bias == 1 ? (int)BF : (int)HF;
-          x.c = bias ? (cudaDataType)x.bias_type : is_fp8(x.d) ? HF : x.d;
-          if ((x.d == FP && bias) || (is_fp4(&x) && x.k % 32 != 0))
+          x.c = bias ? (cudaDataType)x.bias_type : x.d == E4 || x.d == E5 ? HF : x.d;
+          if ((x.d == FP && bias) || (x.a == F4 && x.k % 32 != 0))
             continue; /* PyTorch refuses these itself */
           ask(&x, tally);
         }
@@ -433,10 +258,10 @@ START_TEST(rules_hold) {
   ck_assert_int_eq(algorithms_for(E4), capability >= 89);
   ck_assert_int_eq(algorithms_for(F4), capability >= 100);
   ck_assert_int_eq(pytorch.taken > 0, capability >= 89);
-  for (int i = 0; i < COUNT(rules); i++) {
-    printf("  %-36s rejects %8lld, alone %6lld\n", rules[i].name, rules[i].rejects, rules[i].alone);
-    if (!may_never_be_alone(&rules[i]))
-      ck_assert_msg(rules[i].alone > 0, "capability %d: no combination tells what %s is for", capability, rules[i].name);
+  for (int i = 0; i < NARROW_RULES; i++) {
+    printf("  %-36s rejects %8lld, alone %6lld\n", narrow_rules[i].name, rejects[i], alone[i]);
+    if (!may_never_be_alone(&narrow_rules[i]))
+      ck_assert_msg(alone[i] > 0, "capability %d: no combination tells what %s is for", capability, narrow_rules[i].name);
   }
   fflush(stdout);
 }
