@@ -29,6 +29,15 @@ void *b200_grow(void *array, size_t count, size_t size) {
   return grown;
 }
 
+void *b200_zeroed(size_t count, size_t size) {
+  void *array = calloc(count ? count : 1, size);
+  if (!array) {
+    fprintf(stderr, "b200opt: out of memory\n");
+    exit(3);
+  }
+  return array;
+}
+
 char *b200_format(const char *format, ...) {
   char *text;
   va_list arguments;

@@ -229,8 +229,10 @@ struct b200_logs {
 int b200_logs_read(const char *path, struct b200_logs *out);
 void b200_logs_free(struct b200_logs *logs);
 
-/* Memory or the end of the process, for the command too: `count` elements of `size` bytes, more than `*array` holds. */
+/* Memory or the end of the process, for the command too: room for one element of `size` bytes beyond the `count` of `array`;
+   `count` zeroed ones. */
 void *b200_grow(void *array, size_t count, size_t size);
+void *b200_zeroed(size_t count, size_t size);
 char *b200_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* a + b, kept within int64_t: a log may hold any number. */

@@ -64,7 +64,7 @@ void report_heading(const struct report_text *text, const char *title) {
 }
 
 void report_line(const struct report_text *text, const char *label, const char *value) {
-  int column = fprintf(text->out, "%-10s", label);
+  int column = fprintf(text->out, "%-9s ", label);
   const int start = column;
   while (*value) {
     int word = (int)strcspn(value, " ");

@@ -3,6 +3,7 @@
 
 #include "interpose/record/reader.h"
 #include "tools/report/bottleneck.h"
+#include "tools/report/overlap.h"
 #include "tools/report/print.h"
 
 #include <inttypes.h>
@@ -544,6 +545,7 @@ void report_print(FILE *out, const json_t *original, bool colour) {
   print_shapes(&text, json_object_get(arm, "gemm"));
   print_conversion(&text, json_object_get(arm, "conversion"));
   print_collectives(&text, json_object_get(arm, "collectives"));
+  report_print_overlap(&text, json_object_get(arm, "communication"));
   print_memory(&text, json_object_get(arm, "hbm"));
   print_stacks(&text, json_object_get(arm, "stacks"));
   print_node_check(&text, json_object_get(report, "node_check"));
