@@ -74,11 +74,12 @@ static struct b200_runtime {
   _Atomic uint64_t gemm_calls, gemm_flops, coll_calls, coll_bytes;
   _Atomic uint64_t gemm_calls_at_coll; /* when the last collective was issued */
   _Atomic(enum step_source) step_source;
-  _Atomic uint64_t bad_samples, audits;
+  _Atomic uint64_t bad_samples, demotions, audits;
   _Atomic double worst_audit;
   _Atomic int64_t step; /* b200_runtime_step() */
   _Atomic uint64_t format_calls[B200_FORMAT_COUNT], format_flops[B200_FORMAT_COUNT];
-  uint64_t ledger_events_asked; /* events that the last question to the driver has seen */
+  double model_native_ns, model_narrow_ns; /* of the converted GEMMs in the log; under flush_lock */
+  uint64_t ledger_events_asked;            /* events that the last question to the driver has seen */
   int64_t hbm_used_bytes;
 } rt = {
     .steps_lock = PTHREAD_MUTEX_INITIALIZER,
@@ -327,16 +328,22 @@ static void put_would(struct b200_line *line, enum b200_field field, uint8_t for
   b200_line_text(line, field, text);
 }
 
+struct modelled {
+  double native_ns, narrow_ns; /* 0: the cost model was not asked */
+};
+
 /* What the cost model says of these calls: as they were done, or where they are observed as `auto` would do them. */
-static void put_model(struct b200_line *line, const struct gemm_key *key, uint64_t calls) {
+static struct modelled put_model(struct b200_line *line, const struct gemm_key *key, uint64_t calls) {
   const struct b200_gpu *gpu = b200_gpu_any();
   bool observed = key->outcome.reason == B200_REASON_OBSERVE;
   enum b200_format format = (enum b200_format)(observed ? key->outcome.would[0] : key->outcome.format);
   if (!gpu || format == B200_FORMAT_NATIVE)
-    return;
-  double native = b200_cost_native(&gpu->facts, &key->gemm), narrow = b200_cost_narrow(&gpu->facts, &key->gemm, format);
-  b200_line_uint(line, B200_FIELD_gemm_model_native_ns, (uint64_t)(native * (double)calls));
-  b200_line_uint(line, B200_FIELD_gemm_model_narrow_ns, (uint64_t)(narrow * (double)calls));
+    return (struct modelled){0, 0};
+  struct modelled all = {.native_ns = b200_cost_native(&gpu->facts, &key->gemm) * (double)calls,
+                         .narrow_ns = b200_cost_narrow(&gpu->facts, &key->gemm, format) * (double)calls};
+  b200_line_uint(line, B200_FIELD_gemm_model_native_ns, (uint64_t)all.native_ns);
+  b200_line_uint(line, B200_FIELD_gemm_model_narrow_ns, (uint64_t)all.narrow_ns);
+  return all;
 }
 
 static bool flush_gemm(void *context, const void *bytes, uint64_t calls, uint64_t flops) {
@@ -360,8 +367,12 @@ static bool flush_gemm(void *context, const void *bytes, uint64_t calls, uint64_
     put_would(&line, B200_FIELD_gemm_would_auto + (enum b200_field)i, key.outcome.would[i], key.outcome.would_reason[i]);
   b200_line_uint(&line, B200_FIELD_gemm_calls, calls);
   b200_line_uint(&line, B200_FIELD_gemm_flops, flops);
-  put_model(&line, &key, calls);
-  return put_counts(&line);
+  struct modelled model = put_model(&line, &key, calls);
+  if (!put_counts(&line))
+    return false;
+  rt.model_native_ns += model.native_ns;
+  rt.model_narrow_ns += model.narrow_ns;
+  return true;
 }
 
 static void flush_arenas(struct observation *seen) {
@@ -413,6 +424,7 @@ static void flush_decisions(struct observation *seen) {
 
 void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, const char *what, bool applied) {
   struct b200_line line;
+  atomic_fetch_add(&rt.demotions, applied);
   b200_line_begin(&line, B200_RECORD_guard);
   put_shape(&line, gemm, B200_FIELD_guard_role);
   b200_line_text(&line, B200_FIELD_guard_plan, b200_format_names[format]);
@@ -816,6 +828,11 @@ static void child_after_fork(void) {
   atomic_store(&rt.gemm_calls_at_coll, 0);
   atomic_store(&rt.captures, 0);
   atomic_store(&rt.step, -1);
+  atomic_store(&rt.bad_samples, 0);
+  atomic_store(&rt.demotions, 0);
+  atomic_store(&rt.audits, 0);
+  atomic_store(&rt.worst_audit, 0);
+  rt.model_native_ns = rt.model_narrow_ns = 0;
   for (int i = 0; i < B200_FORMAT_COUNT; i++) {
     atomic_store(&rt.format_calls[i], 0);
     atomic_store(&rt.format_flops[i], 0);
@@ -848,6 +865,18 @@ static bool is_free(pthread_mutex_t *lock) {
   return true;
 }
 
+/* More about a run that converted: what it gained by the cost model, what the guard and the audit found. */
+static void say_details(void) {
+  if (rt.model_narrow_ns > 0)
+    say("cost model: converted GEMMs take %.3g s instead of %.3g s, %.2f times as fast", rt.model_narrow_ns * 1e-9,
+        rt.model_native_ns * 1e-9, rt.model_native_ns / rt.model_narrow_ns);
+  if (rt.config.guard != B200_GUARD_OFF || rt.demotions > 0)
+    say("guard: %llu bad samples, %llu times a shape was taken out of a format", (unsigned long long)rt.bad_samples,
+        (unsigned long long)rt.demotions);
+  if (rt.audits > 0)
+    say("%llu calls audited, largest relative error %.3g", (unsigned long long)rt.audits, rt.worst_audit);
+}
+
 /* What a user who asked for conversion wants to know of every run. */
 static void say_conversion(void) {
   uint64_t calls = 0, flops = 0, converted_calls = 0, converted_flops = 0;
@@ -866,8 +895,8 @@ static void say_conversion(void) {
     say("%.1f %% of GEMM FLOPs converted (%llu of %llu calls: %llu fp8, %llu mxfp8), workspace %llu MiB", share,
         (unsigned long long)converted_calls, (unsigned long long)calls, (unsigned long long)rt.format_calls[B200_FORMAT_FP8],
         (unsigned long long)rt.format_calls[B200_FORMAT_MXFP8], (unsigned long long)(use.bytes >> 20));
-  if (rt.audits > 0 && rt.config.log_level == B200_LOG_INFO)
-    say("%llu calls audited, largest relative error %.3g", (unsigned long long)rt.audits, rt.worst_audit);
+  if (rt.config.log_level == B200_LOG_INFO)
+    say_details();
   if (share < (double)rt.config.min_coverage)
     say("WARNING: B200OPT_MIN_COVERAGE=%lld was not reached; `b200opt report` says why", (long long)rt.config.min_coverage);
 }

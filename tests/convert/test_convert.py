@@ -217,6 +217,21 @@ def test_coverage_is_demanded(tmp_path):
     assert result.returncode == 0 and "B200OPT_MIN_COVERAGE=90 was not reached" in result.stderr
 
 
+@pytest.mark.parametrize("suite,said", [("healthy", "guard: 0 bad samples, 0 times a shape was taken out of a format"),
+                                        ("hidden", "guard: 6 bad samples, 2 times a shape was taken out of a format")])
+def test_last_words(tmp_path, suite, said):
+    """What was gained, found and audited is said at the end, and agrees with the log."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k != "LD_PRELOAD"}
+    env.update(LD_PRELOAD=str(BUILD / "libb200opt.so"), B200OPT_LOG_DIR=str(tmp_path), B200OPT_PRECISION="fp8", B200OPT_STRATEGY="always",
+               B200OPT_STEP_PERIOD="16", B200OPT_LOG_LEVEL="info", B200OPT_AUDIT_EVERY="50")
+    result = subprocess.run([PROGRAM, "fp8", suite], env=env, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0 and f"b200opt: {said}\n" in result.stderr, result.stderr
+    records = [json.loads(line) for path in tmp_path.rglob("*.jsonl") for line in path.read_text().splitlines()]
+    native, narrow = (sum(record.get(f"model_{which}_ns", 0) for record in records if record["t"] == "gemm") * 1e-9 for which in ("native", "narrow"))
+    assert f"b200opt: cost model: converted GEMMs take {narrow:.3g} s instead of {native:.3g} s, {native / narrow:.2f} times as fast\n" in result.stderr
+    assert re.search(r"b200opt: [1-9]\d* calls audited, largest relative error 0\.0\d+\n", result.stderr) or suite != "healthy", result.stderr
+
+
 @pytest.mark.parametrize("rule,native", [("step>=10:native", 425), ("rank=1:native", 0), ("rank=0:native", 600)])
 def test_rules_know_the_position(tmp_path, rule, native):
     """Steps of 16 GEMMs; the first is only known to have ended when the second begins, which moves counts by a step or two."""
