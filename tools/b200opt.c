@@ -18,6 +18,7 @@ static const struct verb {
     {"run", cmd_run, "run a job with libb200opt.so preloaded"},
     {"dryrun", cmd_dryrun, "the same on a virtual node: no GPU is needed"},
     {"report", cmd_report, "say what a job did, from its logs"},
+    {"trace", cmd_trace, "write a timeline of all ranks that ui.perfetto.dev opens, from a job's logs"},
     {"doctor", cmd_doctor, "say whether the library works here, or in a running process"},
     {"lint", cmd_lint, "check variables and rules, and show what they do with GEMMs"},
 };
@@ -96,6 +97,15 @@ static void print_help(void) {
          "variables B200OPT_*. Options here: --help, --version.\n");
 }
 
+/* "run, dryrun, …" */
+static const char *verb_list(void) {
+  static char list[256];
+  size_t used = 0;
+  for (size_t i = 0; i < VERB_COUNT; i++)
+    used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", verbs[i].name);
+  return list;
+}
+
 int main(int argc, char **argv) {
   const char *word = argc > 1 ? argv[1] : "";
   for (size_t i = 0; i < VERB_COUNT; i++)
@@ -110,8 +120,8 @@ int main(int argc, char **argv) {
     return B200_EXIT_OK;
   }
   if (*word)
-    cmd_say("unknown verb '%s' (run, dryrun, report, doctor, lint); see b200opt --help", word);
+    cmd_say("unknown verb '%s' (%s); see b200opt --help", word, verb_list());
   else
-    cmd_say("a verb is missing (run, dryrun, report, doctor, lint); see b200opt --help");
+    cmd_say("a verb is missing (%s); see b200opt --help", verb_list());
   return B200_EXIT_USAGE;
 }

@@ -44,8 +44,8 @@ row() {
 
 good=good/bin/b200opt
 # arguments
-row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, doctor, lint); see b200opt --help\n'
-row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, doctor, lint); see b200opt --help\n"
+row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, doctor, lint); see b200opt --help\n'
+row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, doctor, lint); see b200opt --help\n"
 row 2 "$good run" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run A=1 --" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run --gpus 2 -- true" "b200opt: run: unrecognized option '--gpus'\n"
@@ -57,6 +57,12 @@ row 2 "$good report" 'b200opt: report: a log folder is missing; see b200opt repo
 row 2 "$good report a b" "b200opt: report: one log folder is enough, 'b' is too much; see b200opt report --help\n"
 row 2 "$good report --xml a" "b200opt: report: unrecognized option '--xml'\n"
 row 2 "$good report --json=x a" "b200opt: report: option '--json' doesn't allow an argument\n"
+row 2 "$good trace" 'b200opt: trace: a log folder is missing; see b200opt trace --help\n'
+row 2 "$good trace a b" "b200opt: trace: one log folder is enough, 'b' is too much; see b200opt trace --help\n"
+row 2 "$good trace --xml a" "b200opt: trace: unrecognized option '--xml'\n"
+row 3 "$good trace nowhere" "b200opt: trace: cannot read 'nowhere': No such file or directory\n"
+row 3 "$good trace logs" "b200opt: trace: 'logs' has no logs of the library (*.jsonl)\n"
+row 3 "$good trace logs --run x" "b200opt: trace: 'logs' has no run named 'x'\n"
 row 2 "$good doctor -x" "b200opt: doctor: invalid option -- 'x'\n"
 row 2 "$good doctor --pid abc" "b200opt: doctor: --pid: 'abc' is not a process id\n"
 row 2 "$good doctor --pid -1" "b200opt: doctor: --pid: '-1' is not a process id\n"

@@ -47,6 +47,14 @@ static void choose_logs(const struct b200_logs *logs, const char *run, struct ch
       choose(node, &logs->logs[i]);
 }
 
+const struct b200_log **report_logs_of_run(const struct b200_logs *logs, const char *run, size_t *count) {
+  struct chosen shim = {0}, node = {0};
+  choose_logs(logs, run ? run : newest_run(logs), &shim, &node);
+  free(node.logs);
+  *count = shim.count;
+  return shim.logs;
+}
+
 /* ---- rows: while they are collected, an object that holds each under the text of its identity */
 
 /* The row that began as `identity` (a reference is taken over), made when there is none. Borrowed. */

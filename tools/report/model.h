@@ -13,6 +13,9 @@
 /* Which printed losses to use: those that the library logged, else captured output; or the other way round. */
 enum loss_source { LOSS_FROM_LOG_FIRST, LOSS_FROM_OUTPUT_FIRST };
 
+/* The library's logs of one run: `run`, or the newest when NULL. The array is the caller's to free(), the logs are not. */
+const struct b200_log **report_logs_of_run(const struct b200_logs *logs, const char *run, size_t *count);
+
 /* What one folder of logs says of one run: `run`, or the newest when NULL. NULL when there is nothing of it. */
 json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_source losses);
 
