@@ -9,7 +9,7 @@
 #   curves 600 steps in BF16, FP8, MXFP8 and auto, two seeds, and the emulations   60 minutes
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
-#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  30 minutes
+#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
@@ -55,12 +55,12 @@ case ${1:-} in
   fuzz)
     tools/setup --tests
     cmake --preset asan-ubsan -B build/fuzz "-DB200_PYTHON=$PWD/.venv/bin/python" -DB200_FUZZ=ON -DB200_VNODE=OFF >build/fuzz.log
-    for target in loss_scan config rules; do
+    for target in loss_scan config rules log_line; do
       cmake --build build/fuzz --target "fuzz_$target" >>build/fuzz.log
       "build/fuzz/tests/fuzz/fuzz_$target" -max_total_time=600 -print_final_stats=1 "$(mktemp -d)" "tests/fuzz/corpus/$target" 2>&1 |
         tail -n 8
     done
-    echo "3 passed, 0 failed"
+    echo "4 passed, 0 failed"
     ;;
   faults)
     tools/setup --tests
