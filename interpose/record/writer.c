@@ -85,18 +85,34 @@ static bool empty_ring(struct b200_writer *writer) {
   return closed;
 }
 
+static bool is_earlier(const struct timespec *one, const struct timespec *other) {
+  return one->tv_sec < other->tv_sec || (one->tv_sec == other->tv_sec && one->tv_nsec < other->tv_nsec);
+}
+
+/* Sets the time of the next beat; false: there is none. */
+static bool set_next_beat(const struct b200_writer *writer, struct timespec *next, bool first) {
+  unsigned pause_s = !writer->hooks.beat ? 0 : first ? 1 : writer->hooks.beat();
+  clock_gettime(CLOCK_MONOTONIC, next);
+  next->tv_sec += (time_t)pause_s;
+  return pause_s > 0;
+}
+
 static void *drain(void *argument) {
   struct b200_writer *writer = argument;
-  struct timespec next;
-  clock_gettime(CLOCK_MONOTONIC, &next);
-  time_t opened_s = next.tv_sec;
-  set_next_tick(&next, opened_s);
+  struct timespec tick, beat;
+  clock_gettime(CLOCK_MONOTONIC, &tick);
+  time_t opened_s = tick.tv_sec;
+  set_next_tick(&tick, opened_s);
+  bool beats = set_next_beat(writer, &beat, true);
   do {
-    bool timed_out = sem_clockwait(&writer->work, CLOCK_MONOTONIC, &next) != 0 && errno == ETIMEDOUT;
+    bool beat_first = beats && is_earlier(&beat, &tick);
+    bool timed_out = sem_clockwait(&writer->work, CLOCK_MONOTONIC, beat_first ? &beat : &tick) != 0 && errno == ETIMEDOUT;
     writer->hooks.woken();
-    if (timed_out) {
+    if (timed_out && beat_first) {
+      beats = set_next_beat(writer, &beat, false);
+    } else if (timed_out) {
       writer->hooks.tick();
-      set_next_tick(&next, opened_s);
+      set_next_tick(&tick, opened_s);
     }
   } while (!empty_ring(writer));
   return NULL;

@@ -25,6 +25,8 @@ struct b200_writer_hooks {
   void (*woken)(void); /* after every wake-up, before the ring is written */
   void (*tick)(void);  /* after a second and then ever more rarely, every minute at last: what is only counted gets into the
                           log of a job that is killed */
+  /* After a second, and then each time after so many seconds as it returned; 0: no more. May be NULL. */
+  unsigned (*beat)(void);
 };
 
 /* Creates `path` (its folder exists; it does not), starts the thread and waits, for a second at most, until `header` is
