@@ -69,7 +69,7 @@ struct b200_overlap {
   struct ended ended;
   struct {
     bool known; /* its start */
-    uint64_t step;
+    uint64_t step, gemms;
     int64_t t_start_ns;
   } open;
   bool any_boundary;
@@ -529,6 +529,7 @@ int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_over
 void b200_overlap_gemm(struct b200_overlap *overlap, int64_t t_start_ns, int64_t t_end_ns) {
   if (!is_span(t_start_ns, t_end_ns))
     return;
+  overlap->open.gemms++;
   if (overlap->gemms < B200_OVERLAP_GEMMS) {
     overlap->gemm[overlap->gemms++] = (struct gemm){{t_start_ns, t_end_ns}, overlap->open.step};
     return;
@@ -635,13 +636,13 @@ static void measure_gemms(struct b200_overlap *overlap) {
   bool all_fit = unfit->from >= unfit->to || unfit->from >= sums->t_end_ns || unfit->to <= sums->t_start_ns;
   if (!overlap->ended.gemms_timed || !all_fit) {
     sums->gemm_ns = sums->uncovered_ns = -1;
+    sums->gemms = 0;
     return;
   }
   size_t count = 0;
   for (size_t i = 0; i < overlap->gemms; i++) {
-    const struct gemm *gemm = &overlap->gemm[i];
-    sums->gemms += gemm->step == sums->step;
-    count = add_cut(overlap, count, gemm->ran.from, gemm->ran.to);
+    const struct interval *ran = &overlap->gemm[i].ran;
+    count = add_cut(overlap, count, ran->from, ran->to);
   }
   sums->gemm_ns = measure(overlap, count);
   sums->uncovered_ns = measure(overlap, add_collectives(overlap, count, false)) - sums->gemm_ns;
@@ -691,12 +692,15 @@ void b200_overlap_boundary(struct b200_overlap *overlap, uint64_t step, int64_t 
   hand_out_step(overlap);
   bool sane = is_time(t_ns) && (!overlap->open.known || t_ns >= overlap->open.t_start_ns);
   if (overlap->open.known && sane && step == overlap->open.step + 1)
-    overlap->ended =
-        (struct ended){.exists = true,
-                       .gemms_timed = gemms_timed,
-                       .sums = {.step = overlap->open.step, .t_start_ns = overlap->open.t_start_ns, .t_end_ns = t_ns}};
+    overlap->ended = (struct ended){.exists = true,
+                                    .gemms_timed = gemms_timed,
+                                    .sums = {.step = overlap->open.step,
+                                             .gemms = overlap->open.gemms,
+                                             .t_start_ns = overlap->open.t_start_ns,
+                                             .t_end_ns = t_ns}};
   overlap->open.known = sane;
   overlap->open.step = step;
+  overlap->open.gemms = 0;
   if (sane)
     overlap->open.t_start_ns = t_ns;
   overlap->any_boundary = true;
