@@ -73,7 +73,7 @@ struct rank {
   const struct report_clock *clock;
   int64_t host_to_device_ns; /* added to the host's times they are on the clock of the device */
   int64_t pid;
-  int64_t streams[STREAMS_MAX];
+  int64_t streams[STREAMS_MAX], ends_ns[STREAMS_MAX + 1]; /* of the last slice on each of their tracks */
   size_t stream_count;
   char **kinds, **comms; /* texts as JSON */
 };
@@ -147,6 +147,8 @@ static int64_t pid_of(const struct trace *trace, size_t index) {
 static void start_rank(struct trace *trace, size_t index, const struct b200_log *log, const struct report_clock *clock) {
   struct rank *rank = &trace->ranks[index];
   *rank = (struct rank){.log = log, .clock = clock, .host_to_device_ns = host_to_device(log)};
+  for (size_t i = 0; i <= STREAMS_MAX; i++)
+    rank->ends_ns[i] = INT64_MIN;
   rank->pid = pid_of(trace, index);
   rank->kinds = b200_zeroed(log->kind_count, sizeof(*rank->kinds));
   rank->comms = b200_zeroed(log->comm_count, sizeof(*rank->comms));
@@ -210,8 +212,13 @@ static void write_ops(struct trace *trace, struct rank *rank) {
   const struct b200_log *log = rank->log;
   for (size_t i = 0; i < log->op_count; i++) {
     const struct b200_log_op *op = &log->ops[i];
-    begin_slice(trace, rank, track_of(rank, op->stream), device_time(rank, op->t_ns),
-                device_time(rank, op->t_ns + op->dur_ns));
+    int64_t track = track_of(rank, op->stream), *last_ns = &rank->ends_ns[track - TRACK_STREAMS];
+    int64_t from_ns = device_time(rank, op->t_ns), to_ns = device_time(rank, op->t_ns + op->dur_ns);
+    /* Slices that overlap in part are dropped by viewers, and events are exact to half a microsecond. */
+    from_ns = from_ns < *last_ns ? *last_ns : from_ns;
+    to_ns = to_ns < from_ns ? from_ns : to_ns;
+    *last_ns = to_ns;
+    begin_slice(trace, rank, track, from_ns, to_ns);
     fprintf(trace->out,
             ",\"cat\":\"collective\",\"name\":%s,\"args\":{\"comm\":%s,\"seq\":%" PRId64 ",\"nranks\":%" PRId64
             ",\"bytes\":%" PRId64 ",\"group\":%" PRId64 ",\"step\":%" PRId64 ",\"blocked_us\":%s,\"queued_us\":%s}}",
@@ -229,31 +236,49 @@ static void write_memory(struct trace *trace, const struct rank *rank, const str
   fprintf(trace->out, "}}");
 }
 
+/* A step ends where the next begins, also in logs that say otherwise. */
+static int64_t step_end(int64_t from_ns, int64_t to_ns, int64_t next_ns) {
+  to_ns = next_ns >= from_ns && next_ns < to_ns ? next_ns : to_ns;
+  return to_ns < from_ns ? from_ns : to_ns;
+}
+
+static void write_host_step(struct trace *trace, const struct rank *rank, size_t index) {
+  const struct b200_log_step *step = &rank->log->steps[index];
+  int64_t from_ns = host_time(rank, step->t_ns), to_ns = host_time(rank, b200_add(step->t_ns, step->dur_ns));
+  if (index + 1 < rank->log->step_count)
+    to_ns = step_end(from_ns, to_ns, host_time(rank, step[1].t_ns));
+  begin_slice(trace, rank, TRACK_HOST_STEPS, from_ns, to_ns);
+  fprintf(trace->out,
+          ",\"cat\":\"step\",\"name\":\"step %" PRId64 "\",\"args\":{\"gemm_calls\":%" PRId64 ",\"gemm_flops\":%" PRId64
+          ",\"coll_calls\":%" PRId64 ",\"coll_bytes\":%" PRId64 ",\"first\":%d,\"interrupted\":%d}}",
+          step->step, step->gemm_calls, step->gemm_flops, step->coll_calls, step->coll_bytes, step->first,
+          step->interrupted);
+}
+
+static void write_device_step(struct trace *trace, const struct rank *rank, size_t index) {
+  const struct b200_log_step *step = &rank->log->steps[index];
+  const struct b200_log_time *time = &step->time;
+  int64_t from_ns = device_time(rank, time->t_ns), to_ns = device_time(rank, time->t_ns + time->dev_ns);
+  if (index + 1 < rank->log->step_count && step[1].timed)
+    to_ns = step_end(from_ns, to_ns, device_time(rank, step[1].time.t_ns));
+  begin_slice(trace, rank, TRACK_DEVICE_STEPS, from_ns, to_ns);
+  fprintf(trace->out,
+          ",\"cat\":\"step\",\"name\":\"step %" PRId64 "\",\"args\":{\"collectives\":%" PRId64 ",\"comm_us\":%s,"
+          "\"blocked_us\":%s,\"queued_us\":%s",
+          step->step, time->colls, microseconds(time->comm_ns).text, microseconds(time->blocked_ns).text,
+          microseconds(time->queued_ns).text);
+  if (time->gemms > 0)
+    fprintf(trace->out, ",\"gemm_us\":%s,\"uncovered_us\":%s,\"host_us\":%s", microseconds(time->gemm_ns).text,
+            microseconds(time->uncovered_ns).text, microseconds(time->host_ns).text);
+  fprintf(trace->out, "}}");
+}
+
 static void write_steps(struct trace *trace, const struct rank *rank) {
   for (size_t i = 0; i < rank->log->step_count; i++) {
-    const struct b200_log_step *step = &rank->log->steps[i];
-    int64_t from_ns = host_time(rank, step->t_ns), to_ns = host_time(rank, b200_add(step->t_ns, step->dur_ns));
-    begin_slice(trace, rank, TRACK_HOST_STEPS, from_ns, to_ns);
-    fprintf(trace->out,
-            ",\"cat\":\"step\",\"name\":\"step %" PRId64 "\",\"args\":{\"gemm_calls\":%" PRId64 ",\"gemm_flops\":%" PRId64
-            ",\"coll_calls\":%" PRId64 ",\"coll_bytes\":%" PRId64 ",\"first\":%d,\"interrupted\":%d}}",
-            step->step, step->gemm_calls, step->gemm_flops, step->coll_calls, step->coll_bytes, step->first,
-            step->interrupted);
-    write_memory(trace, rank, step);
-    if (!step->timed)
-      continue;
-    const struct b200_log_time *time = &step->time;
-    begin_slice(trace, rank, TRACK_DEVICE_STEPS, device_time(rank, time->t_ns),
-                device_time(rank, time->t_ns + time->dev_ns));
-    fprintf(trace->out,
-            ",\"cat\":\"step\",\"name\":\"step %" PRId64 "\",\"args\":{\"collectives\":%" PRId64 ",\"comm_us\":%s,"
-            "\"blocked_us\":%s,\"queued_us\":%s",
-            step->step, time->colls, microseconds(time->comm_ns).text, microseconds(time->blocked_ns).text,
-            microseconds(time->queued_ns).text);
-    if (time->gemms > 0)
-      fprintf(trace->out, ",\"gemm_us\":%s,\"uncovered_us\":%s,\"host_us\":%s", microseconds(time->gemm_ns).text,
-              microseconds(time->uncovered_ns).text, microseconds(time->host_ns).text);
-    fprintf(trace->out, "}}");
+    write_host_step(trace, rank, i);
+    write_memory(trace, rank, &rank->log->steps[i]);
+    if (rank->log->steps[i].timed)
+      write_device_step(trace, rank, i);
   }
 }
 

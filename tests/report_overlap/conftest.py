@@ -19,7 +19,7 @@ def b200opt():
         done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=120)
         assert done.returncode == status, done.stderr.decode(errors="replace")
         run.stderr = done.stderr.decode()
-        return done.stdout.decode("ascii")
+        return done.stdout.decode()
 
     return run
 

@@ -231,7 +231,9 @@ static void print_together(const struct report_text *text, const json_t *communi
     report_line(text, "ranks", "no collective of an ordinary step is in the logs of all its ranks: no transfer times");
   } else {
     print_transfers(text, json_object_get(communication, "kinds"));
-    report_table_line(text, "  transfer: least time over the ranks; each rank's rest is waiting for peers");
+    report_table_line(text, "  transfer: least time over the ranks%s; each rank's rest is waiting for peers",
+                      report_number(json_object_get(communication, "missing"), "count") ? " that have a log, so at most this"
+                                                                                        : "");
   }
   if (report_number(together, "partial")) {
     snprintf(value, sizeof(value), "%s more collectives are not in the logs of all their ranks",
