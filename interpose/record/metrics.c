@@ -168,11 +168,16 @@ void b200_meter_set(struct b200_meter *meter, enum b200_metric metric, double va
   atomic_store_explicit(&meter->changed, true, memory_order_release);
 }
 
+static double read_one(struct b200_meter *meter, enum b200_metric metric) {
+  uint64_t bits = atomic_load_explicit(&meter->value[metric], memory_order_relaxed);
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 static void read_all(struct b200_meter *meter, struct b200_metrics *out) {
-  for (int i = 0; i < B200_METRIC_COUNT; i++) {
-    uint64_t bits = atomic_load_explicit(&meter->value[i], memory_order_relaxed);
-    memcpy(&out->value[i], &bits, sizeof bits);
-  }
+  for (int i = 0; i < B200_METRIC_COUNT; i++)
+    out->value[i] = read_one(meter, (enum b200_metric)i);
 }
 
 /* A stream that takes nothing for long loses its oldest lines. */
@@ -242,12 +247,15 @@ static bool write_line(struct b200_meter *meter, const struct b200_metrics *metr
   return true;
 }
 
+/* What the job prints of a step has been looked at by this very thread, after the step. */
 static void write_due(struct b200_meter *meter) {
   while (atomic_load(&meter->due_count) > 0) {
     pthread_mutex_lock(&meter->lock);
     uint64_t first = meter->due_first;
     struct b200_metrics next = meter->due[first % B200_METER_DUE];
     pthread_mutex_unlock(&meter->lock);
+    next.value[B200_METRIC_loss] = read_one(meter, B200_METRIC_loss);
+    next.value[B200_METRIC_tokens_per_s] = read_one(meter, B200_METRIC_tokens_per_s);
     if (!meter->stream_failed && !write_line(meter, &next))
       return;
     pthread_mutex_lock(&meter->lock);

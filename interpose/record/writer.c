@@ -28,8 +28,9 @@ struct b200_writer {
   ino_t inode;
   uint64_t max_bytes;
   struct b200_writer_hooks hooks;
-  sem_t work;         /* posted when there is something to do; the one primitive that a signal handler may use */
-  atomic_bool failed; /* the file is gone or refuses: nothing more is written, and the log has no end */
+  sem_t work;          /* posted when there is something to do; the one primitive that a signal handler may use */
+  atomic_bool stopped; /* the thread has done all it will */
+  atomic_bool failed;  /* the file is gone or refuses: nothing more is written, and the log has no end */
   atomic_ullong written;
   pthread_mutex_t lock;
   bool closing, last_words;
@@ -115,6 +116,9 @@ static void *drain(void *argument) {
       set_next_tick(&tick, opened_s);
     }
   } while (!empty_ring(writer));
+  writer->hooks.woken(); /* once more after the last words */
+  empty_ring(writer);
+  atomic_store(&writer->stopped, true);
   return NULL;
 }
 
@@ -133,10 +137,17 @@ static int start_thread(struct b200_writer *writer) {
   return error;
 }
 
-/* Waits until `count` bytes are in the file, but not for long. */
-static void wait_for_file(struct b200_writer *writer, uint64_t count) {
+static bool has_header(struct b200_writer *writer) {
+  return atomic_load(&writer->written) > 0 || atomic_load(&writer->failed);
+}
+
+static bool has_stopped(struct b200_writer *writer) {
+  return atomic_load(&writer->stopped);
+}
+
+static void wait_until(bool (*holds)(struct b200_writer *writer), struct b200_writer *writer) {
   struct timespec pause = {.tv_nsec = 1000000};
-  for (int i = 0; i < WAIT_S * 1000 && atomic_load(&writer->written) < count && !atomic_load(&writer->failed); i++)
+  for (int i = 0; i < WAIT_S * 1000 && !holds(writer); i++)
     nanosleep(&pause, NULL);
 }
 
@@ -168,7 +179,7 @@ struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, const
     goto close_file;
   }
   b200_writer_put(writer, header, false);
-  wait_for_file(writer, header->length);
+  wait_until(has_header, writer);
   return writer;
 close_file:
   close(file);
@@ -237,10 +248,9 @@ bool b200_writer_last_words(struct b200_writer *writer) {
 void b200_writer_close(struct b200_writer *writer) {
   pthread_mutex_lock(&writer->lock);
   writer->closing = true;
-  uint64_t count = writer->head;
   pthread_mutex_unlock(&writer->lock);
   b200_writer_wake(writer);
-  wait_for_file(writer, count);
+  wait_until(has_stopped, writer);
 }
 
 void b200_writer_abandon(struct b200_writer *writer) {

@@ -22,7 +22,7 @@ struct b200_writer;
 
 /* Called by the writer's thread, without a lock. */
 struct b200_writer_hooks {
-  void (*woken)(void); /* after every wake-up, before the ring is written */
+  void (*woken)(void); /* after every wake-up, before the ring is written, and once more at the end */
   void (*tick)(void);  /* after a second and then ever more rarely, every minute at last: what is only counted gets into the
                           log of a job that is killed */
   /* After a second, and then each time after so many seconds as it returned; 0: no more. May be NULL. */
