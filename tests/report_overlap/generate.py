@@ -46,6 +46,7 @@ class Job:
     every: int = 16
     comms: object = None  # step sequence index → list of tuples of ranks; default: all ranks in one
     gpu: str = "NVIDIA B200"
+    shapes: int = 6  # of GEMMs
     ops_of_steps: object = None  # step → whether its op lines are kept; default all
     interrupted: tuple = (20,)
     truth: dict = field(default_factory=dict)
@@ -153,6 +154,13 @@ def rank_lines(job, rank, shown, ops_of, kept):
         if step % 10 == 0:
             line(out, t="gpu", t_ns=begin, util_pct=90 + step % 3, mem_util_pct=40, mem_used=2147483648,
                  mem_total=206158430208, power_mw=700000, sm_mhz=1900, temp_c=60 + rank % 4, throttle=4 * (step == 10))
+    for _ in range(2):
+        for shape in range(job.shapes):
+            line(out, t="gemm", api="lt", role=("fprop", "dgrad", "wgrad")[shape % 3], ta="T", tb="N", m=1024 + 8 * shape,
+                 n=4096, k=2048, batch=1, a="bf16", b="bf16", d="bf16", compute="f32", epilogue="none", plan="native",
+                 reason="observed", wanted="native", would_auto="mxfp8:converted", would_fp8="fp8:converted",
+                 would_mxfp8="mxfp8:converted", calls=job.steps, flops=job.steps * 2**34, model_native_ns=job.steps * 10_000,
+                 model_narrow_ns=job.steps * 6_000)
     for (op, dtype, n), total in sums.items():
         half = [value // 3 for value in total]  # counters are deltas: two lines of each
         for part in (half, [value - less for value, less in zip(total, half)]):
@@ -202,10 +210,10 @@ def write(job, folder, missing=()):
     return job.truth
 
 
-def write_many(folder, ranks, steps, seed):
+def write_many(folder, ranks, steps, seed=1, shapes=200):
     """Logs of the same job at any size, in little memory: what happens is drawn anew for each rank from the same seeds."""
     os.makedirs(folder, exist_ok=True)
-    job = Job(ranks=ranks, steps=steps, seed=seed, sequence=("AllGather", "ReduceScatter"))
+    job = Job(ranks=ranks, steps=steps, seed=seed, sequence=("AllGather", "ReduceScatter"), shapes=shapes)
     size = 0
     clocks = random.Random(seed + 1)
     comm = f"c0+{ranks}"
