@@ -10,6 +10,7 @@
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
+#   ranks  the logs of 1,024 ranks in one report                                   4 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
@@ -55,12 +56,12 @@ case ${1:-} in
   fuzz)
     tools/setup --tests
     cmake --preset asan-ubsan -B build/fuzz "-DB200_PYTHON=$PWD/.venv/bin/python" -DB200_FUZZ=ON -DB200_VNODE=OFF >build/fuzz.log
-    for target in loss_scan config rules log_line; do
+    for target in loss_scan config rules log_line kineto; do
       cmake --build build/fuzz --target "fuzz_$target" >>build/fuzz.log
       "build/fuzz/tests/fuzz/fuzz_$target" -max_total_time=600 -print_final_stats=1 "$(mktemp -d)" "tests/fuzz/corpus/$target" 2>&1 |
         tail -n 8
     done
-    echo "4 passed, 0 failed"
+    echo "5 passed, 0 failed"
     ;;
   faults)
     tools/setup --tests
@@ -74,6 +75,10 @@ case ${1:-} in
     tools/setup --tests
     B200_BUILD=$PWD/build/release .venv/bin/python -B tests/vnode_faults/demo_faults.py 300 1
     B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/demo_faults.py 100 1 --precision mxfp8
+    ;;
+  ranks)
+    tools/setup --tests
+    exec .venv/bin/python -B tests/bench/ranks.py build/release/b200opt 1024
     ;;
   storm)
     tools/setup --tests

@@ -69,7 +69,7 @@ enum kineto_class kineto_hta_class(const char *name) {
   return strstr(name, "Memcpy") || strstr(name, "Sync") ? KINETO_OTHER : KINETO_COMPUTE;
 }
 
-/* What PyTorch's ProcessGroupNCCL calls its operations, in lower case and without "_" at the ends. */
+/* What PyTorch's ProcessGroupNCCL calls its operations, without a "_" in front. */
 static const struct {
   const char *collective, *kind;
 } kinds[] = {
@@ -100,9 +100,16 @@ static const struct {
 };
 
 /* In the names of kernels; the first that fits. SendRecv may be any operation that NCCL makes of these. */
-static const char *const in_kernels[] = {
-    "AllGather", "ReduceScatter", "AllReduce", "AllToAll", "AlltoAll",
-    "SendRecv",  "Broadcast",     "Reduce",    "Gather",   "Scatter",
+static const struct {
+  const char *part, *kind;
+} in_kernels[] = {
+    {"AllGather", "AllGather"},  {"ReduceScatter", "ReduceScatter"},
+    {"AllReduce", "AllReduce"},  {"AllToAll", "AllToAll"},
+    {"AlltoAll", "AllToAll"},    {"SendRecv", "SendRecv"},
+    {"Broadcast", "Broadcast"},  {"Reduce", "Reduce"},
+    {"Gather", "Gather"},        {"Scatter", "Scatter"},
+    {"all_gather", "AllGather"}, {"reduce_scatter", "ReduceScatter"},
+    {"all_reduce", "AllReduce"},
 };
 
 const char *kineto_kind(const char *collective, const char *kernel) {
@@ -113,8 +120,8 @@ const char *kineto_kind(const char *collective, const char *kernel) {
   if (*name)
     return name;
   for (size_t i = 0; i < COUNT(in_kernels); i++)
-    if (strstr(kernel, in_kernels[i]))
-      return in_kernels[i];
+    if (strstr(kernel, in_kernels[i].part))
+      return in_kernels[i].kind;
   return "other";
 }
 

@@ -65,7 +65,7 @@ static int peek(struct kineto_scan *scan) {
 
 static int peek_token(struct kineto_scan *scan) {
   int byte;
-  while ((byte = peek(scan)) == ' ' || byte == '\n' || byte == ',' || byte == '\r' || byte == '\t')
+  while ((byte = peek(scan)) <= ',' && (byte == ' ' || byte == '\n' || byte == ',' || byte == '\r' || byte == '\t'))
     scan->at++;
   return byte;
 }
@@ -121,7 +121,7 @@ static bool keep_escape(struct kineto_scan *scan) {
     code = code << 4 | (unsigned)digit;
     scan->at++;
   }
-  keep_code_point(scan, code);
+  keep_code_point(scan, code ? code : '?'); /* no NUL within a text */
   return true;
 }
 
@@ -156,10 +156,15 @@ static enum kineto_token string(struct kineto_scan *scan) {
 
 static enum kineto_token scalar(struct kineto_scan *scan) {
   scan->length = 0;
-  int byte;
-  while ((byte = peek(scan)) > 0 && !(ends[byte] & ENDS_SCALAR)) {
-    keep(scan, byte);
-    scan->at++;
+  while (peek(scan) >= 0) {
+    const unsigned char *start = scan->at;
+    while (!(ends[*scan->at] & ENDS_SCALAR))
+      scan->at++;
+    size_t length = (size_t)(scan->at - start), room = KINETO_TEXT_MAX - scan->length;
+    memcpy(scan->kept + scan->length, start, length < room ? length : room);
+    scan->length += length < room ? length : room;
+    if (scan->at < scan->end)
+      break;
   }
   if (!scan->length)
     return broken(scan, "it is not JSON");
@@ -319,9 +324,11 @@ bool kineto_decimal(const char *text, int shift, int64_t *value) {
     int digit = at < whole_digits                     ? whole[at] - '0'
                 : at - whole_digits < fraction_digits ? fraction[at - whole_digits] - '0'
                                                       : 0;
-    if (sum > (KINETO_VALUE_MAX - 9) / 10 && i < kept)
+    if (sum > KINETO_VALUE_MAX / 10 && i < kept)
       return false;
     sum = i < kept ? sum * 10 + digit : sum + (digit >= 5);
+    if (sum > KINETO_VALUE_MAX)
+      return false;
   }
   *value = negative ? -sum : sum;
   return true;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A pull scanner for JSON texts of any length, in constant memory. Values that nobody asks for are passed over at a few
- * instructions a byte: most of a trace is such. (yajl, the streaming parser that distributions package, calls back for every
- * value, was five times as slow here, and refuses the NaN and Infinity that PyTorch writes.)
+ * instructions a byte: most of a trace is such. Kineto has written much that is no JSON, and a strict parser (yajl, the
+ * streaming one that distributions package) loses the rest of the trace there: bare inf and N/A (pytorch/kineto#105, #133),
+ * escapes that do not exist (kineto#336), control characters and broken UTF-8 in strings (pytorch#130622, #136180).
  *
- * Taken as JSON: what RFC 8259 says, and NaN, Infinity and any other bare word. Not looked at: commas, the form of scalars,
- * and whether strings are UTF-8 without control characters. Brackets that do not match and colons that are missing are
- * errors.
+ * Not looked at, therefore: commas, the form of scalars, which escapes there are, what strings consist of. Brackets that do
+ * not match and colons that are missing are errors.
  *
  * Text of a token belongs to the scanner until its next call. After KINETO_BROKEN every further call returns that. Allocates
  * nothing; not thread-safe, no global state.

@@ -2,14 +2,15 @@
 #include "tools/kineto/report.h"
 
 #include "interpose/record/reader.h"
+#include "tools/report/print.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define COLUMNS 100
 #define RANKS_SHOWN 64
 #define STEPS_SHOWN 20
+#define NOTES_SHOWN 16
 
 struct cell {
   char text[32];
@@ -36,39 +37,37 @@ static struct cell rank_name(const struct kineto_rank *rank) {
   return cell;
 }
 
-static void heading(FILE *out, const char *title, bool colour) {
-  fprintf(out, "\n%s%s%s\n", colour ? "\033[1m" : "", title, colour ? "\033[0m" : "");
-}
-
-static void more(FILE *out, size_t count, size_t shown, const char *what) {
+static void more(const struct report_text *text, size_t count, size_t shown, const char *what) {
   if (count > shown)
-    fprintf(out, "  %zu more %s: with --json\n", count - shown, what);
+    report_table_line(text, "  %zu more %s: with --json", count - shown, what);
 }
 
-static void print_breakdown(FILE *out, const struct kineto_ranks *ranks) {
-  fprintf(out, "  %5s %10s %11s %8s %12s %8s %12s %8s %12s\n", "rank", "overlap", "idle", "", "compute", "", "non-compute",
-          "", "kernel time");
+static void print_breakdown(const struct report_text *text, const struct kineto_ranks *ranks) {
+  report_table_line(text, "  %5s %10s %11s %8s %12s %8s %12s %8s %12s", "rank", "overlap", "idle", "", "compute", "",
+                    "non-compute", "", "kernel time");
   for (size_t i = 0; i < ranks->count && i < RANKS_SHOWN; i++) {
     const struct kineto_times *times = &ranks->rows[i].times;
     int64_t compute = times->class_ns[KINETO_COMPUTE], span = times->span_ns;
-    fprintf(out, "  %5s %10s %11s %8s %12s %8s %12s %8s %12s\n", rank_name(&ranks->rows[i]).text,
-            share(times->overlapped_ns, times->class_ns[KINETO_COMMUNICATION]).text, ms(span - times->busy_ns).text,
-            share(span - times->busy_ns, span).text, ms(compute).text, share(compute, span).text,
-            ms(times->busy_ns - compute).text, share(times->busy_ns - compute, span).text, ms(span).text);
+    report_table_line(text, "  %5s %10s %11s %8s %12s %8s %12s %8s %12s", rank_name(&ranks->rows[i]).text,
+                      share(times->overlapped_ns, times->class_ns[KINETO_COMMUNICATION]).text,
+                      ms(span - times->busy_ns).text, share(span - times->busy_ns, span).text, ms(compute).text,
+                      share(compute, span).text, ms(times->busy_ns - compute).text,
+                      share(times->busy_ns - compute, span).text, ms(span).text);
   }
-  more(out, ranks->count, RANKS_SHOWN, "ranks");
+  more(text, ranks->count, RANKS_SHOWN, "ranks");
 }
 
-static void print_communication(FILE *out, const struct kineto_ranks *ranks) {
-  fprintf(out, "  %5s %12s %15s %15s %15s %16s\n", "rank", "operations", "communication", "overlapped", "uncovered",
-          "of kernel time");
+static void print_communication(const struct report_text *text, const struct kineto_ranks *ranks) {
+  report_table_line(text, "  %5s %12s %15s %15s %15s %16s", "rank", "operations", "communication", "overlapped", "uncovered",
+                    "of kernel time");
   for (size_t i = 0; i < ranks->count && i < RANKS_SHOWN; i++) {
     const struct kineto_times *times = &ranks->rows[i].times;
-    fprintf(out, "  %5s %12" PRIu64 " %15s %15s %15s %16s\n", rank_name(&ranks->rows[i]).text,
-            times->ops[KINETO_COMMUNICATION], ms(times->class_ns[KINETO_COMMUNICATION]).text, ms(times->overlapped_ns).text,
-            ms(times->uncovered_ns).text, share(times->uncovered_ns, times->span_ns).text);
+    report_table_line(text, "  %5s %12" PRIu64 " %15s %15s %15s %16s", rank_name(&ranks->rows[i]).text,
+                      times->ops[KINETO_COMMUNICATION], ms(times->class_ns[KINETO_COMMUNICATION]).text,
+                      ms(times->overlapped_ns).text, ms(times->uncovered_ns).text,
+                      share(times->uncovered_ns, times->span_ns).text);
   }
-  more(out, ranks->count, RANKS_SHOWN, "ranks");
+  more(text, ranks->count, RANKS_SHOWN, "ranks");
 }
 
 /* ---- kinds, all ranks together */
@@ -110,20 +109,22 @@ static size_t sum_kinds(const struct kineto_ranks *ranks, struct kind_row rows[s
   return count;
 }
 
-static void print_kinds(FILE *out, const struct kineto_ranks *ranks, bool colour) {
+static void print_kinds(const struct report_text *text, const struct kineto_ranks *ranks) {
   struct kind_row rows[KINETO_KINDS_MAX] = {0};
   size_t count = sum_kinds(ranks, rows);
   if (!count)
     return;
-  heading(out, "Collectives by kind, all ranks; uncovered: in ms, no compute runs", colour);
-  fprintf(out, "  %-24s %12s %15s %12s %15s %11s\n", "kind", "operations", "total ms", "mean us", "uncovered", "bus GB/s");
+  report_heading(text, "Collectives by kind, all ranks; uncovered: in ms, no compute runs");
+  report_table_line(text, "  %-24s %12s %15s %12s %15s %11s", "kind", "operations", "total ms", "mean us", "uncovered",
+                    "bus GB/s");
   for (size_t i = 0; i < count; i++) {
     const struct kineto_kind *kind = &rows[i].sum;
     char bus[32] = "n/a";
     if (kind->bus_ns)
       snprintf(bus, sizeof(bus), "%.2f", (double)kind->bus_bytes / (double)kind->bus_ns);
-    fprintf(out, "  %-24.24s %12" PRIu64 " %15s %12.1f %15s %11s\n", rows[i].name, kind->ops, ms(kind->total_ns).text,
-            kind->ops ? (double)kind->total_ns / 1e3 / (double)kind->ops : 0, ms(kind->uncovered_ns).text, bus);
+    report_table_line(text, "  %-24.24s %12" PRIu64 " %15s %12.1f %15s %11s", rows[i].name, kind->ops,
+                      ms(kind->total_ns).text, kind->ops ? (double)kind->total_ns / 1e3 / (double)kind->ops : 0,
+                      ms(kind->uncovered_ns).text, bus);
   }
 }
 
@@ -140,7 +141,7 @@ static int by_number(const void *a, const void *b) {
   return (left->number > right->number) - (left->number < right->number);
 }
 
-static void print_step(FILE *out, const struct step_row *rows, size_t count) {
+static void print_step(const struct report_text *text, const struct step_row *rows, size_t count) {
   const struct step_row *slowest = rows, *worst = rows;
   double overlapped = 0, communication = 0, uncovered = 0;
   for (size_t i = 0; i < count; i++) {
@@ -154,12 +155,12 @@ static void print_step(FILE *out, const struct step_row *rows, size_t count) {
   char overlap[32] = "n/a";
   if (communication > 0)
     snprintf(overlap, sizeof(overlap), "%.2f %%", 100 * overlapped / communication);
-  fprintf(out, "  %8" PRId64 " %14s %6s %12s %14.3f %14s %6s\n", rows->number, ms(slowest->times->span_ns).text,
-          rank_name(slowest->rank).text, overlap, uncovered / (double)count / 1e6, ms(worst->times->uncovered_ns).text,
-          rank_name(worst->rank).text);
+  report_table_line(text, "  %8" PRId64 " %14s %6s %12s %14.3f %14s %6s", rows->number, ms(slowest->times->span_ns).text,
+                    rank_name(slowest->rank).text, overlap, uncovered / (double)count / 1e6,
+                    ms(worst->times->uncovered_ns).text, rank_name(worst->rank).text);
 }
 
-static void print_steps(FILE *out, const struct kineto_ranks *ranks, bool colour) {
+static void print_steps(const struct report_text *text, const struct kineto_ranks *ranks) {
   size_t count = 0, at = 0, steps = 0;
   for (size_t i = 0; i < ranks->count; i++)
     count += ranks->rows[i].step_count;
@@ -170,40 +171,23 @@ static void print_steps(FILE *out, const struct kineto_ranks *ranks, bool colour
     for (size_t j = 0; j < ranks->rows[i].step_count; j++)
       rows[at++] = (struct step_row){ranks->rows[i].steps[j].number, &ranks->rows[i], &ranks->rows[i].steps[j].times};
   qsort(rows, count, sizeof(*rows), by_number);
-  heading(out, "Steps, all ranks; times in ms", colour);
-  fprintf(out, "  %8s %14s %6s %12s %14s %14s %6s\n", "step", "longest", "rank", "overlap", "mean uncovered",
-          "most uncovered", "rank");
+  report_heading(text, "Steps, all ranks; times in ms");
+  report_table_line(text, "  %8s %14s %6s %12s %14s %14s %6s", "step", "longest", "rank", "overlap", "mean uncovered",
+                    "most uncovered", "rank");
   for (size_t start = 0, end; start < count; start = end, steps++) {
     for (end = start + 1; end < count && rows[end].number == rows[start].number;)
       end++;
     if (steps < STEPS_SHOWN)
-      print_step(out, rows + start, end - start);
+      print_step(text, rows + start, end - start);
   }
-  more(out, steps, STEPS_SHOWN, "steps");
+  more(text, steps, STEPS_SHOWN, "steps");
   free(rows);
 }
 
 /* ---- the whole */
 
-/* "label    value", the value wrapped between words. */
-static void line(FILE *out, const char *label, const char *value) {
-  int column = fprintf(out, "%-10s", label);
-  const int start = column;
-  while (*value) {
-    int word = (int)strcspn(value, " ");
-    int piece = word < COLUMNS - start ? word : COLUMNS - start;
-    if (column > start && column + 1 + word > COLUMNS) {
-      fprintf(out, "\n%*s", start, "");
-      column = start;
-    }
-    column += fprintf(out, "%s%.*s", column > start ? " " : "", piece, value);
-    value += piece;
-    value += strspn(value, " ");
-  }
-  fputc('\n', out);
-}
-
 void kineto_print(FILE *out, const struct kineto_question *question, const struct kineto_ranks *ranks, bool colour) {
+  const struct report_text *text = &(struct report_text){out, colour};
   char head[160];
   uint64_t events = 0;
   for (size_t i = 0; i < ranks->count; i++)
@@ -211,15 +195,16 @@ void kineto_print(FILE *out, const struct kineto_question *question, const struc
   snprintf(head, sizeof(head), "%zu trace%s of PyTorch's profiler, %" PRIu64 " events; %s", ranks->count,
            ranks->count == 1 ? "" : "s", events,
            question->without_last_step ? "without each trace's last step, as HTA by default" : "all GPU operations");
-  line(out, "kineto", head);
-  heading(out, "Overlap and breakdown as HTA defines them; times in ms", colour);
-  print_breakdown(out, ranks);
-  heading(out, "Communication; times in ms; uncovered (exposed): no compute runs", colour);
-  print_communication(out, ranks);
-  print_kinds(out, ranks, colour);
-  print_steps(out, ranks, colour);
+  report_line(text, "kineto", head);
+  report_heading(text, "Overlap and breakdown as HTA defines them; times in ms");
+  print_breakdown(text, ranks);
+  report_heading(text, "Communication; times in ms; uncovered (exposed): no compute runs");
+  print_communication(text, ranks);
+  print_kinds(text, ranks);
+  print_steps(text, ranks);
   if (ranks->note_count)
-    heading(out, "Notes", colour);
-  for (size_t i = 0; i < ranks->note_count; i++)
-    line(out, "", ranks->notes[i]);
+    report_heading(text, "Notes");
+  for (size_t i = 0; i < ranks->note_count && i < NOTES_SHOWN; i++)
+    report_line(text, "", ranks->notes[i]);
+  more(text, ranks->note_count, NOTES_SHOWN, "notes");
 }

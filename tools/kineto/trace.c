@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 #define NAME_MAX_BYTES 1024
+#define FILE_PIECE_BYTES ((size_t)16 << 10)
 #define DURATION_MAX_NS INT64_C(1000000000000000000) /* 31 years */
 
 /* One element of traceEvents. */
@@ -49,24 +50,24 @@ static bool take_number(struct kineto_scan *scan, int shift, int64_t *value) {
   return take(scan, KINETO_SCALAR) && kineto_decimal(scan->text, shift, value);
 }
 
-static bool is(const struct kineto_scan *scan, const char *name) {
-  return strcmp(scan->text, name) == 0;
-}
+/* Whether the key at hand is that literal. Most are not, which their length shows. */
+#define IS(scan, literal)                                                                                                   \
+  ((scan)->length == sizeof(literal) - 1 && memcmp((scan)->text, (literal), sizeof(literal) - 1) == 0)
 
 static void take_argument(struct kineto_scan *scan, struct event *event) {
-  if (is(scan, "correlation"))
+  if (IS(scan, "correlation"))
     take_number(scan, 0, &event->correlation);
-  else if (is(scan, "stream"))
+  else if (IS(scan, "stream"))
     take_number(scan, 0, &event->stream);
-  else if (is(scan, "Collective name"))
+  else if (IS(scan, "Collective name"))
     take_text(scan, event->collective, sizeof(event->collective));
-  else if (is(scan, "In msg nelems"))
+  else if (IS(scan, "In msg nelems"))
     take_number(scan, 0, &event->elements_in);
-  else if (is(scan, "Out msg nelems"))
+  else if (IS(scan, "Out msg nelems"))
     take_number(scan, 0, &event->elements_out);
-  else if (is(scan, "Group size"))
+  else if (IS(scan, "Group size"))
     take_number(scan, 0, &event->ranks);
-  else if (is(scan, "dtype"))
+  else if (IS(scan, "dtype"))
     take_text(scan, event->dtype, sizeof(event->dtype));
   else
     kineto_scan_skip(scan);
@@ -84,16 +85,16 @@ static void take_arguments(struct kineto_scan *scan, struct event *event) {
 }
 
 static void take_field(struct kineto_scan *scan, struct event *event) {
-  if (is(scan, "cat")) {
+  if (IS(scan, "cat")) {
     take_text(scan, event->category_name, sizeof(event->category_name));
     event->category = kineto_category(event->category_name);
-  } else if (is(scan, "name")) {
+  } else if (IS(scan, "name")) {
     take_text(scan, event->name, sizeof(event->name));
-  } else if (is(scan, "ts")) {
+  } else if (IS(scan, "ts")) {
     event->has_start = take_number(scan, 3, &event->start_ns);
-  } else if (is(scan, "dur")) {
+  } else if (IS(scan, "dur")) {
     event->has_duration = take_number(scan, 3, &event->duration_ns);
-  } else if (is(scan, "args")) {
+  } else if (IS(scan, "args")) {
     take_arguments(scan, event);
   } else {
     kineto_scan_skip(scan);
@@ -225,9 +226,9 @@ static void read_distributed(struct kineto_scan *scan, struct kineto_trace *trac
   if (!take(scan, KINETO_OBJECT))
     return;
   while (kineto_scan_key(scan) == KINETO_STRING) {
-    if (is(scan, "rank"))
+    if (IS(scan, "rank"))
       take_number(scan, 0, &trace->rank);
-    else if (is(scan, "world_size"))
+    else if (IS(scan, "world_size"))
       take_number(scan, 0, &trace->world);
     else
       kineto_scan_skip(scan);
@@ -299,9 +300,9 @@ void kineto_trace_read(struct kineto_trace *trace, kineto_read read, void *from)
   kineto_scan_start(scan, read, from);
   if (kineto_scan_value(scan) == KINETO_OBJECT) {
     while (kineto_scan_key(scan) == KINETO_STRING) {
-      if (is(scan, "traceEvents"))
+      if (IS(scan, "traceEvents"))
         read_events(scan, trace);
-      else if (is(scan, "distributedInfo"))
+      else if (IS(scan, "distributedInfo"))
         read_distributed(scan, trace);
       else
         kineto_scan_skip(scan);
@@ -313,9 +314,17 @@ void kineto_trace_read(struct kineto_trace *trace, kineto_read read, void *from)
   join(trace);
 }
 
+/* In small pieces: with an error, gzread() says nothing of what it has read. */
 static ptrdiff_t read_file(void *from, void *to, size_t room) {
   gzFile file = from;
-  return gzread(file, to, (unsigned)room);
+  size_t got = 0;
+  for (int piece = 1; got < room && piece > 0; got += piece > 0 ? (size_t)piece : 0) {
+    size_t wanted = room - got < FILE_PIECE_BYTES ? room - got : FILE_PIECE_BYTES;
+    piece = gzread(file, (char *)to + got, (unsigned)wanted);
+    if (piece < 0 && !got)
+      return -1;
+  }
+  return (ptrdiff_t)got;
 }
 
 int kineto_trace_open(struct kineto_trace *trace, const char *path) {
