@@ -124,10 +124,11 @@ static cudaError_t counted(enum b200_symbol symbol, cudaError_t status) {
                    B200_REAL(cudart, cudaStreamWaitEvent##suffix)(stream, event, flags));                                   \
   }                                                                                                                         \
   static cudaError_t observe_cudaStreamSynchronize##suffix(cudaStream_t stream) {                                           \
+    struct b200_host_wait wait;                                                                                             \
+    b200_timing_host_begin(&wait, B200_HOST_STREAM, stream, per_thread);                                                    \
     cudaError_t status =                                                                                                    \
         counted(B200_SYM_cudaStreamSynchronize##suffix, B200_REAL(cudart, cudaStreamSynchronize##suffix)(stream));          \
-    if (status == cudaSuccess)                                                                                              \
-      b200_timing_host_stream(stream, per_thread);                                                                          \
+    b200_timing_host_end(&wait, status != cudaSuccess);                                                                     \
     return status;                                                                                                          \
   }
 ORDERS(, false)
@@ -140,16 +141,18 @@ static cudaError_t observe_cudaEventDestroy(cudaEvent_t event) {
 }
 
 static cudaError_t observe_cudaEventSynchronize(cudaEvent_t event) {
+  struct b200_host_wait wait;
+  b200_timing_host_begin(&wait, B200_HOST_EVENT, event, false);
   cudaError_t status = counted(B200_SYM_cudaEventSynchronize, B200_REAL(cudart, cudaEventSynchronize)(event));
-  if (status == cudaSuccess)
-    b200_timing_host_event(event);
+  b200_timing_host_end(&wait, status != cudaSuccess);
   return status;
 }
 
 static cudaError_t observe_cudaDeviceSynchronize(void) {
+  struct b200_host_wait wait;
+  b200_timing_host_begin(&wait, B200_HOST_DEVICE, NULL, false);
   cudaError_t status = counted(B200_SYM_cudaDeviceSynchronize, B200_REAL(cudart, cudaDeviceSynchronize)());
-  if (status == cudaSuccess)
-    b200_timing_host_device();
+  b200_timing_host_end(&wait, status != cudaSuccess);
   return status;
 }
 

@@ -253,6 +253,8 @@ static const struct driver *driver(void) {
 static void sink_op(void *context, const struct b200_overlap_op *op);
 static void sink_step(void *context, const struct b200_overlap_step *step);
 
+enum { LEGACY_KEY = 1 }; /* of the legacy default stream */
+
 static struct b200_clock *make_clock(CUcontext context) {
   struct b200_clock *clock =
       mmap(NULL, sizeof *clock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -272,6 +274,8 @@ static struct b200_clock *make_clock(CUcontext context) {
   for (uint32_t i = 0; i < INFOS; i++)
     clock->infos[i].next = i + 1;
   b200_overlap_start(clock->overlap, &sink);
+  b200_overlap_stream(clock->overlap, LEGACY_KEY, true, true);
+  clock->stream_keys[clock->stream_count++] = LEGACY_KEY;
   b200_overlap_step(clock->overlap, timing.epoch);
   return clock;
 }
@@ -304,11 +308,11 @@ static struct b200_clock *current_clock(const struct driver *driver) {
 
 /* Streams that mean another one for another thread get a key of their own. */
 static uint64_t key_of(const void *stream, bool per_thread) {
-  enum { LEGACY = 1, PER_THREAD = 2 };
+  enum { PER_THREAD = 2 };
   uintptr_t handle = (uintptr_t)stream;
   if (handle == PER_THREAD || (handle == 0 && per_thread))
     return (uint64_t)(uintptr_t)b200_thread_self() | PER_THREAD;
-  return handle == 0 ? LEGACY : (uint64_t)handle;
+  return handle == 0 ? LEGACY_KEY : (uint64_t)handle;
 }
 
 static bool is_captured(const struct driver *driver, CUstream stream) {
@@ -326,8 +330,7 @@ static uint16_t number_of(struct b200_clock *clock, const struct driver *driver,
       return (uint16_t)i;
   if (clock->stream_count == STREAMS)
     return STREAMS;
-  bool legacy = key == 1;
-  if (!legacy && driver->cuStreamGetFlags(stream, &flags) != CUDA_SUCCESS)
+  if (driver->cuStreamGetFlags(stream, &flags) != CUDA_SUCCESS)
     flags = CU_STREAM_NON_BLOCKING;
   pthread_mutex_lock(&timing.lock);
   unsigned at = clock->stream_count;
@@ -337,7 +340,9 @@ static uint16_t number_of(struct b200_clock *clock, const struct driver *driver,
   if (at == clock->stream_count && at < STREAMS) {
     clock->stream_keys[at] = key;
     clock->stream_count++;
-    b200_overlap_stream(clock->overlap, key, legacy || !(flags & CU_STREAM_NON_BLOCKING), legacy);
+    b200_overlap_stream(clock->overlap, key, !(flags & CU_STREAM_NON_BLOCKING), false);
+    if (b200_overlap_has_blocking(clock->overlap))
+      atomic_fetch_or(&b200_timing_wants, B200_TIMING_BLOCKING);
   }
   pthread_mutex_unlock(&timing.lock);
   return (uint16_t)at;
@@ -880,30 +885,34 @@ void b200_timing_wait(void *stream, void *event, bool per_thread) {
     push(clock, &entry);
 }
 
-static void after_host_wait(void (*tell)(struct b200_overlap *, uint64_t), uint64_t what) {
+/* What the host is about to wait for: later work of other threads is no part of it. */
+static struct b200_clock *clock_of_host_wait(void) {
   const struct driver *d = b200_timing_now() || timing.epoch > 0 ? driver() : NULL;
-  struct b200_clock *clock = d ? current_clock(d) : NULL;
-  if (!clock)
+  return d ? current_clock(d) : NULL;
+}
+
+void b200_timing_host_begin(struct b200_host_wait *wait, enum b200_host_wait_kind kind, void *what, bool per_thread) {
+  wait->clock = clock_of_host_wait();
+  if (!wait->clock)
+    return;
+  const struct b200_overlap *overlap = wait->clock->overlap;
+  pthread_mutex_lock(&timing.lock);
+  if (kind == B200_HOST_EVENT)
+    wait->upto = b200_overlap_of_event(overlap, (uint64_t)(uintptr_t)what);
+  else if (kind == B200_HOST_STREAM)
+    wait->upto = b200_overlap_of_stream(overlap, key_of(what, per_thread));
+  else
+    wait->upto = b200_overlap_of_device(overlap);
+  pthread_mutex_unlock(&timing.lock);
+}
+
+void b200_timing_host_end(const struct b200_host_wait *wait, bool failed_call) {
+  if (!wait->clock || failed_call)
     return;
   pthread_mutex_lock(&timing.lock);
-  if (tell)
-    tell(clock->overlap, what);
-  else
-    b200_overlap_host_device(clock->overlap);
+  b200_overlap_over(wait->clock->overlap, &wait->upto);
   pthread_mutex_unlock(&timing.lock);
-  read_back(clock, d, QUEUE);
-}
-
-void b200_timing_host_event(void *event) {
-  after_host_wait(b200_overlap_host_event, (uint64_t)(uintptr_t)event);
-}
-
-void b200_timing_host_stream(void *stream, bool per_thread) {
-  after_host_wait(b200_overlap_host_stream, key_of(stream, per_thread));
-}
-
-void b200_timing_host_device(void) {
-  after_host_wait(NULL, 0);
+  read_back(wait->clock, &timing.driver, QUEUE);
 }
 
 /* ------------------------------------------------------------------------------------------- collectives */
@@ -1012,10 +1021,7 @@ static void begin_operation(struct b200_span *span, const struct operation *oper
     if (name.lane < 0)
       give_info(clock, span->info);
   }
-  bool blocking = b200_overlap_has_blocking(clock->overlap);
   pthread_mutex_unlock(&timing.lock);
-  if (blocking)
-    atomic_fetch_or(&b200_timing_wants, B200_TIMING_BLOCKING);
   span->lane = name.lane;
   span->number = name.number;
   if (name.lane < 0) {

@@ -28,6 +28,7 @@
 #include <stdint.h>
 
 #include "policy/call.h"
+#include "policy/comm_overlap.h"
 #include "policy/config.h"
 #include "policy/steps.h"
 
@@ -122,10 +123,14 @@ void b200_timing_launch(void *stream);
 void b200_timing_graph_begin(struct b200_span *span, void *stream);
 void b200_timing_graph_end(struct b200_span *span, bool failed);
 
-/* The host has waited for an event, a stream, or (both NULL and device true) the device. */
-void b200_timing_host_event(void *event);
-void b200_timing_host_stream(void *stream, bool per_thread);
-void b200_timing_host_device(void);
+/* The host waits for an event, a stream or the device. */
+enum b200_host_wait_kind { B200_HOST_EVENT, B200_HOST_STREAM, B200_HOST_DEVICE };
+struct b200_host_wait {
+  struct b200_clock *clock;
+  struct b200_frontier upto;
+};
+void b200_timing_host_begin(struct b200_host_wait *wait, enum b200_host_wait_kind kind, void *what, bool per_thread);
+void b200_timing_host_end(const struct b200_host_wait *wait, bool failed);
 
 /* A job without collectives: its GEMMs make the steps. Before the GEMM that begins one. */
 void b200_timing_boundary(void *stream, const struct b200_totals *before);
