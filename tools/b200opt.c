@@ -21,6 +21,7 @@ static const struct verb {
     {"trace", cmd_trace, "write a timeline of all ranks that ui.perfetto.dev opens, from a job's logs"},
     {"doctor", cmd_doctor, "say whether the library works here, or in a running process"},
     {"lint", cmd_lint, "check variables and rules, and show what they do with GEMMs"},
+    {"sagemaker", cmd_sagemaker, "write what Amazon SageMaker wants to be told"},
 };
 
 #define VERB_COUNT (sizeof(verbs) / sizeof(verbs[0]))
@@ -92,7 +93,7 @@ static void print_help(void) {
          "Counts what an unmodified PyTorch FSDP job asks of CUDA, cuBLAS and NCCL, on a GPU or on a virtual node.\n\n"
          "Verbs:\n");
   for (size_t i = 0; i < VERB_COUNT; i++)
-    printf("  %-8s %s\n", verbs[i].name, verbs[i].help);
+    printf("  %-9s %s\n", verbs[i].name, verbs[i].help);
   printf("\nb200opt VERB --help describes a verb, its options, exit status and examples; b200opt doctor --env lists the\n"
          "variables B200OPT_*. Options here: --help, --version.\n");
 }

@@ -24,6 +24,7 @@ int cmd_report(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_lint(int argc, char **argv);
+int cmd_sagemaker(int argc, char **argv);
 
 /* "b200opt: …\n" on stderr. */
 void cmd_say(const char *format, ...) __attribute__((format(printf, 1, 2)));

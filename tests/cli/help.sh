@@ -7,7 +7,7 @@
 shown=0
 "$command" --version | grep -Eqx 'b200opt [0-9]+\.[0-9]+\.[0-9]+' || fail "--version: $("$command" --version)"
 "$command" --help >overview || fail "--help: exit status"
-for verb in run dryrun report trace doctor lint; do
+for verb in run dryrun report trace doctor lint sagemaker; do
   grep -q "^  $verb " overview || fail "--help does not name $verb"
   "$command" $verb --help >help 2>err || fail "$verb --help: exit status"
   [ ! -s err ] || fail "$verb --help writes to stderr"

@@ -44,8 +44,8 @@ row() {
 
 good=good/bin/b200opt
 # arguments
-row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, doctor, lint); see b200opt --help\n'
-row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, doctor, lint); see b200opt --help\n"
+row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, doctor, lint, sagemaker); see b200opt --help\n'
+row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, doctor, lint, sagemaker); see b200opt --help\n"
 row 2 "$good run" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run A=1 --" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run --gpus 2 -- true" "b200opt: run: unrecognized option '--gpus'\n"
@@ -58,6 +58,10 @@ row 2 "$good report a b" "b200opt: report: one log folder is enough, 'b' is too 
 row 2 "$good report --xml a" "b200opt: report: unrecognized option '--xml'\n"
 row 2 "$good report --json=x a" "b200opt: report: option '--json' doesn't allow an argument\n"
 row 2 "$good trace" 'b200opt: trace: a log folder is missing; see b200opt trace --help\n'
+row 2 "$good sagemaker" 'b200opt: sagemaker: what to write is missing (metrics); see b200opt sagemaker --help\n'
+row 2 "$good sagemaker metrix" "b200opt: sagemaker: 'metrix' is not accepted (accepted: metrics)\n"
+row 2 "$good sagemaker metrics x" "b200opt: sagemaker: 'x' is too much; see b200opt sagemaker --help\n"
+row 3 "$good sagemaker metrics >/dev/full" "b200opt: sagemaker: standard output cannot be written\n"
 row 2 "$good trace a b" "b200opt: trace: one log folder is enough, 'b' is too much; see b200opt trace --help\n"
 row 2 "$good trace --xml a" "b200opt: trace: unrecognized option '--xml'\n"
 row 3 "$good trace nowhere" "b200opt: trace: cannot read 'nowhere': No such file or directory\n"
