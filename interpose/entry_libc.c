@@ -135,6 +135,10 @@ void b200_libc_look(bool last) {
   }
 }
 
+bool b200_libc_line_is_open(int fd) {
+  return (fd == STDOUT_FILENO || fd == STDERR_FILENO) && streams[fd].line_length > 0;
+}
+
 static bool looks_at(int fd) {
   return (fd == STDOUT_FILENO || fd == STDERR_FILENO) && atomic_load_explicit(&looking, memory_order_relaxed);
 }

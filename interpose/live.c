@@ -83,8 +83,8 @@ bool b200_live_step(struct b200_live *live, const struct b200_step *step) {
   return b200_meter_step(&live->meter, step->index);
 }
 
-void b200_live_loss(struct b200_live *live, const struct b200_loss *loss) {
-  b200_step_sources_printed(&live->sources, loss->step);
+void b200_live_loss(struct b200_live *live, const struct b200_loss *loss, uint64_t t_ns) {
+  b200_step_sources_printed(&live->sources, loss->step, t_ns);
   b200_meter_set(&live->meter, B200_METRIC_loss, loss->loss);
   if (loss->tokens_per_s > 0)
     b200_meter_set(&live->meter, B200_METRIC_tokens_per_s, loss->tokens_per_s);

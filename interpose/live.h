@@ -25,8 +25,8 @@ void b200_live_start(struct b200_live *live, const struct b200_config *config);
 /* A step was found. True: the writer's thread has something to do. */
 bool b200_live_step(struct b200_live *live, const struct b200_step *step);
 
-/* The job printed a loss. */
-void b200_live_loss(struct b200_live *live, const struct b200_loss *loss);
+/* The job printed a loss; t_ns: now. */
+void b200_live_loss(struct b200_live *live, const struct b200_loss *loss, uint64_t t_ns);
 
 /* The process ends, after its last step and line. */
 void b200_live_finish(struct b200_live *live, const struct b200_totals *now);

@@ -118,7 +118,8 @@ static int when_python_can(void *unused) {
   bool done = register_hook(module);
   atomic_store(&hook.state, done ? COUNTING : GIVEN_UP);
   if (!done)
-    hook.say("B200OPT_OPTIMIZER_HOOK: this PyTorch has no register_optimizer_step_post_hook; the optimizer is not asked");
+    hook.say("B200OPT_OPTIMIZER_HOOK: register_optimizer_step_post_hook of this PyTorch is missing or failed; no steps are "
+             "counted");
   return 0;
 }
 

@@ -677,9 +677,10 @@ static void woken(void) {
   struct observation *seen = atomic_load(&rt.seen);
   pthread_mutex_lock(&rt.flush_lock);
   b200_libc_look(false);
+  bool line_is_open = seen && b200_libc_line_is_open(seen->live.meter.stream);
   pthread_mutex_unlock(&rt.flush_lock);
   if (seen)
-    b200_meter_work(&seen->live.meter);
+    b200_meter_work(&seen->live.meter, line_is_open);
 }
 
 /* Returns the seconds until the next look: one while the device is not known yet. */
@@ -1205,7 +1206,7 @@ void b200_runtime_output(const char *text, size_t length) {
   seen->last_loss = loss;
   int64_t ordinal = seen->loss_count++;
   pthread_mutex_lock(&rt.steps_lock);
-  b200_live_loss(&seen->live, &loss);
+  b200_live_loss(&seen->live, &loss, now_ns(CLOCK_MONOTONIC));
   pthread_mutex_unlock(&rt.steps_lock);
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_loss);

@@ -127,6 +127,8 @@ bool b200_runtime_is_off(void);
 void b200_libc_observe(bool on);
 void b200_libc_forget(void);
 void b200_libc_look(bool last);
+/* After a look, on the same thread: has the job begun a line there and not ended it, as far as is known? */
+bool b200_libc_line_is_open(int fd);
 
 /* Makes the writer's thread look at the job's output soon. From any thread, also from a signal handler. */
 void b200_runtime_wake(void);

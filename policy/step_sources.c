@@ -7,7 +7,7 @@ enum {
   ODD_SHARE = 10,      /* one step in so many may be odd */
   MISSED_SHARE = 5,    /* and one in so many of a source's may not have been found */
   MISSED_ANYWAY = 3,   /* … besides the first ones of a job */
-  LAG_STEPS = 2,       /* a line comes later than its step; on a pipe in batches */
+  LAG_STEPS = 2,       /* a line comes later than its step */
   INTERVALS_MIN = 3,   /* between lines without a number, for them to say anything */
   FORWARD_GATHERS = 3, /* a run of gathers that only a forward pass has; a backward pass gathers ahead by one or two */
 };
@@ -36,7 +36,7 @@ static void add(struct b200_step_histogram *histogram, uint64_t count) {
   histogram->steps[count < B200_STEP_SOURCES_COUNTS ? count : B200_STEP_SOURCES_COUNTS - 1]++;
 }
 
-/* Forgets what was said of the steps of an earlier generation. */
+/* Forgets what was said of earlier steps, but for what the lines since `at` have said. */
 static void begin(struct b200_step_sources *sources, const struct b200_totals *at) {
   struct b200_step_sources kept = *sources;
   memset(sources, 0, sizeof *sources);
@@ -45,6 +45,9 @@ static void begin(struct b200_step_sources *sources, const struct b200_totals *a
   sources->long_forward = kept.long_forward;
   sources->optimizer_before = at->optimizer_steps;
   sources->passes_before = at->forward_passes;
+  sources->numbered_lines = kept.numbered_lines;
+  sources->last = kept.last;
+  sources->first = kept.first.t_ns >= at->t_ns ? kept.first : kept.last;
 }
 
 bool b200_step_sources_step(struct b200_step_sources *sources, const struct b200_step *step, bool told) {
@@ -60,18 +63,20 @@ bool b200_step_sources_step(struct b200_step_sources *sources, const struct b200
   return sources->steps >= B200_CONFIDENCE_EVERY;
 }
 
-static void numbered_line(struct b200_step_sources *sources, int64_t number) {
-  const struct b200_step_line line = {.number = number, .steps = sources->steps_now};
+static void numbered_line(struct b200_step_sources *sources, int64_t number, uint64_t t_ns) {
+  const struct b200_step_line line = {.number = number, .t_ns = t_ns};
   bool counts_anew = sources->numbered_lines > 0 && number < sources->last.number;
-  if (sources->numbered_lines == 0 || counts_anew)
+  if (counts_anew)
+    sources->numbered_lines = 0;
+  if (sources->numbered_lines == 0)
     sources->first = line;
   sources->last = line;
   sources->numbered_lines++;
 }
 
-void b200_step_sources_printed(struct b200_step_sources *sources, int64_t number) {
+void b200_step_sources_printed(struct b200_step_sources *sources, int64_t number, uint64_t t_ns) {
   if (number >= 0) {
-    numbered_line(sources, number);
+    numbered_line(sources, number, t_ns);
     return;
   }
   uint64_t interval = sources->steps_now - sources->line_before;
@@ -128,11 +133,11 @@ static void ask_gap(const struct b200_step_sources *sources, uint64_t counted, s
 
 static void ask_printed(const struct b200_step_sources *sources, struct b200_confidence *out) {
   if (sources->numbered_lines > 0) {
-    uint64_t said = (uint64_t)(sources->last.number - sources->first.number);
-    uint64_t found = sources->last.steps - sources->first.steps;
+    uint64_t said = (uint64_t)(sources->last.number - sources->first.number), found = sources->steps;
     uint64_t apart = said > found ? said - found : found - said;
+    uint64_t interval = said / sources->numbered_lines + 1;
     if (said > 0)
-      ask(out, B200_STEPS_PRINTED, said, found > 0 && apart <= LAG_STEPS + found / ODD_SHARE);
+      ask(out, B200_STEPS_PRINTED, said, found > 0 && apart <= LAG_STEPS + interval + found / ODD_SHARE);
     return;
   }
   if (sources->intervals >= INTERVALS_MIN && sources->interval > 0 && nearly_all(sources->equal_ones, sources->intervals))
@@ -147,7 +152,7 @@ static void go_on(struct b200_step_sources *sources, const struct b200_totals *n
   sources->told = before.told;
   sources->steps_now = before.steps_now;
   sources->numbered_lines = before.numbered_lines > 0;
-  sources->first = sources->last = before.last;
+  sources->first = before.last;
   sources->lines = before.lines > 0;
   sources->line_before = before.line_before;
 }

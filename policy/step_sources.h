@@ -5,8 +5,9 @@
  *
  *   period, told  the steps themselves, as found in the stream of operations or from B200OPT_STEP_PERIOD
  *   optimizer     steps of PyTorch's optimizer; agrees when there is one in each step
- *   printed       step numbers of the job's loss lines; agrees when as many steps lie between two lines as the numbers say,
- *                 whatever the interval of the lines. Lines without a number agree when they come every k steps
+ *   printed       step numbers of the job's loss lines; agrees when as many steps were found as the numbers have grown, but
+ *                 for one interval of the lines and for lines that a pipe keeps back. Lines without a number agree when they
+ *                 come every k steps, and are not asked otherwise
  *   gap           forward passes of a sharded model: a run of gathers, ended by a reduction, so that one begins after the
  * gap between the last reduction of a step and the first gather of the next. Agrees when each step has the same number of
  * them (more than one with gradient accumulation)
@@ -45,10 +46,10 @@ struct b200_step_histogram {
   uint64_t steps[B200_STEP_SOURCES_COUNTS];
 };
 
-/* A loss line: its number, and how many steps of the generation had been found when it came. */
+/* A loss line with a step number, and when it came. */
 struct b200_step_line {
   int64_t number;
-  uint64_t steps;
+  uint64_t t_ns;
 };
 
 struct b200_step_sources {
@@ -63,7 +64,7 @@ struct b200_step_sources {
   struct b200_step_histogram optimizer, passes;
   uint64_t steps_now; /* all of the generation */
   uint64_t numbered_lines, lines;
-  struct b200_step_line first, last;        /* with a number */
+  struct b200_step_line first, last;        /* the numbered ones */
   uint64_t line_before;                     /* steps at the last line without one */
   uint64_t interval, intervals, equal_ones; /* steps between two such lines */
 };
@@ -74,8 +75,8 @@ void b200_step_sources_operation(struct b200_step_sources *sources, bool gathers
 /* A step as it was handed out. A new generation makes everything before it forgotten. True: it is time for an answer. */
 bool b200_step_sources_step(struct b200_step_sources *sources, const struct b200_step *step, bool told);
 
-/* A loss line, with its step number; -1 when it has none. */
-void b200_step_sources_printed(struct b200_step_sources *sources, int64_t number);
+/* A loss line, with its step number, -1 when it has none; t_ns: now. */
+void b200_step_sources_printed(struct b200_step_sources *sources, int64_t number, uint64_t t_ns);
 
 struct b200_confidence {
   bool asked[B200_STEP_SOURCE_COUNT], agrees[B200_STEP_SOURCE_COUNT];

@@ -23,6 +23,8 @@ static const struct row {
 #undef B200_METRIC
 };
 
+enum { LINE_WAIT_S = 1 };
+
 /* Room for every row at its longest: names, help, three times the labels of 2 · 256 escaped bytes. */
 _Static_assert(B200_METRIC_COUNT * 80 < B200_METRICS_LINE_BYTES, "the line holds every metric");
 _Static_assert(B200_METRIC_COUNT * 256 < B200_METRICS_FILE_BYTES - B200_METRIC_COUNT * 400, "the file holds every metric");
@@ -224,12 +226,13 @@ static bool is_ready(const struct b200_meter *meter) {
 }
 
 /* False: try again later. */
-static bool write_line(struct b200_meter *meter, const struct b200_metrics *metrics) {
-  char text[B200_METRICS_LINE_BYTES];
+static bool write_line(struct b200_meter *meter, const struct b200_metrics *metrics, bool after_newline) {
+  char text[1 + B200_METRICS_LINE_BYTES] = "\n";
   long written;
-  size_t length = b200_metrics_line(metrics, text, sizeof text);
+  size_t begin = after_newline ? 1 : 0;
+  size_t length = begin + b200_metrics_line(metrics, text + begin, B200_METRICS_LINE_BYTES);
   bool ours = is_our_stream(meter);
-  if (length == 0)
+  if (length == begin)
     return true;
   if (ours && !is_ready(meter))
     return false;
@@ -248,7 +251,7 @@ static bool write_line(struct b200_meter *meter, const struct b200_metrics *metr
 }
 
 /* What the job prints of a step has been looked at by this very thread, after the step. */
-static void write_due(struct b200_meter *meter) {
+static void write_due(struct b200_meter *meter, bool after_newline) {
   while (atomic_load(&meter->due_count) > 0) {
     pthread_mutex_lock(&meter->lock);
     uint64_t first = meter->due_first;
@@ -256,8 +259,9 @@ static void write_due(struct b200_meter *meter) {
     pthread_mutex_unlock(&meter->lock);
     next.value[B200_METRIC_loss] = read_one(meter, B200_METRIC_loss);
     next.value[B200_METRIC_tokens_per_s] = read_one(meter, B200_METRIC_tokens_per_s);
-    if (!meter->stream_failed && !write_line(meter, &next))
+    if (!meter->stream_failed && !write_line(meter, &next, after_newline))
       return;
+    after_newline = false;
     pthread_mutex_lock(&meter->lock);
     if (meter->due_first == first) { /* else it has given way to a newer one */
       meter->due_first++;
@@ -303,14 +307,27 @@ static void write_file(struct b200_meter *meter) {
   meter->file_said = true;
 }
 
-void b200_meter_work(struct b200_meter *meter) {
+/* True: the job's own line, of which the beginning is there, will probably be ended soon. */
+static bool wait_for_line(struct b200_meter *meter, bool line_is_open, time_t now_s) {
+  if (!line_is_open || atomic_load(&meter->ending))
+    return false;
+  if (!meter->waits)
+    meter->waits_since_s = now_s;
+  meter->waits = true;
+  return now_s - meter->waits_since_s <= LINE_WAIT_S;
+}
+
+void b200_meter_work(struct b200_meter *meter, bool line_is_open) {
   struct timespec now;
   if (!meter->say)
     return;
-  write_due(meter);
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (atomic_load(&meter->due_count) > 0 && !wait_for_line(meter, line_is_open, now.tv_sec)) {
+    write_due(meter, line_is_open);
+    meter->waits = false;
+  }
   if (meter->path[0] == '\0' || !atomic_load_explicit(&meter->changed, memory_order_acquire))
     return;
-  clock_gettime(CLOCK_MONOTONIC, &now);
   if (now.tv_sec == meter->file_written_s && !atomic_load(&meter->ending))
     return;
   meter->file_written_s = now.tv_sec;

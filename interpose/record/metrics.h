@@ -69,7 +69,8 @@ struct b200_meter {
   void (*say)(const char *text);
   atomic_bool changed, ending; /* since the file was written; the process ends */
   time_t file_written_s;       /* CLOCK_MONOTONIC */
-  bool stream_failed, file_said;
+  bool stream_failed, file_said, waits;
+  time_t waits_since_s;  /* for the end of a line of the job */
   pthread_mutex_t lock;  /* of what follows */
   atomic_uint due_count; /* lines that wait for the writer; also read without the lock */
   uint64_t due_first;    /* the oldest of them, in a ring */
@@ -95,8 +96,10 @@ void b200_meter_set(struct b200_meter *meter, enum b200_metric metric, double va
    Takes the meter's own lock, a leaf, for the copy of a line that is due. */
 bool b200_meter_step(struct b200_meter *meter, uint64_t step);
 
-/* Writes the lines that are due; the file when values have changed, but at most once a second. On one thread. */
-void b200_meter_work(struct b200_meter *meter);
+/* Writes the lines that are due; the file when values have changed, but at most once a second. On one thread.
+   line_is_open: the job has begun a line on the stream, which Python does for each with PYTHONUNBUFFERED=1, and its end is
+   waited for, for a second; then ours begins with a newline. */
+void b200_meter_work(struct b200_meter *meter, bool line_is_open);
 
 /* The process ends: the next b200_meter_work() writes the file once more. From any thread. */
 void b200_meter_finish(struct b200_meter *meter);
