@@ -4,6 +4,8 @@
  * each. Times are known by hand, in nanoseconds.
  */
 #include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "vnode_test.h"
 
@@ -260,6 +262,43 @@ START_TEST(the_host_waits_for_what_it_synchronises_with) {
 }
 END_TEST
 
+static void *sleep_without_work(void *unused) {
+  (void)unused;
+  usleep(2000);
+  ck_assert_int_eq(vnode_host_now_ns(), 0);
+  return NULL;
+}
+
+START_TEST(a_host_that_sleeps_passes_time) {
+  struct timespec deadline;
+  struct vnode_event *a = new_event(), *b = new_event(), *c = new_event(), *d = new_event();
+  usleep(2000); /* nothing is submitted yet: the program is not at its GPU's work */
+  ck_assert_int_eq(vnode_host_now_ns(), 0);
+  takes(NULL, 1000);
+  records(a, NULL);
+  ck_assert_int_eq(nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL), 0);
+  records(b, NULL);
+  clock_gettime(CLOCK_MONOTONIC, &deadline); /* as Python's time.sleep(0.05) */
+  deadline.tv_nsec += 50000000;
+  deadline.tv_sec += deadline.tv_nsec / 1000000000;
+  deadline.tv_nsec %= 1000000000;
+  ck_assert_int_eq(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, NULL), 0);
+  records(c, NULL);
+  ck_assert_int_eq(nanosleep(&(struct timespec){.tv_nsec = -1}, NULL), -1); /* refused: it did not sleep */
+  vnode_pause(2000000);
+  usleep(100);
+  records(d, NULL);
+  ck_assert_int_eq(ns_between(a, b), 3000000 - 1000); /* the GPU was done 1 µs after the host had begun to sleep */
+  ck_assert_int_gt(ns_between(b, c), 0);              /* less than 50 ms by what this machine lost between the two calls */
+  ck_assert_int_le(ns_between(b, c), 50000000);
+  ck_assert_int_eq(ns_between(b, c) % 1000, 0);
+  ck_assert_int_eq(ns_between(c, d), 100000);
+  pthread_t thread;
+  ck_assert_int_eq(pthread_create(&thread, NULL, sleep_without_work, NULL), 0);
+  pthread_join(thread, NULL);
+}
+END_TEST
+
 static void *submit_from_a_new_thread(void *event) {
   vnode_host_charge(500); /* its clock began at 0: it takes over the stream's */
   takes(NULL, 1000);
@@ -424,6 +463,7 @@ int main(void) {
       streams_overlap_and_a_join_takes_the_later,
       an_operation_starts_no_earlier_than_its_submission,
       the_host_waits_for_what_it_synchronises_with,
+      a_host_that_sleeps_passes_time,
       threads_that_share_a_stream_hand_their_time_over,
       work_may_say_how_long_it_took,
       blocking_streams_share_the_legacy_streams_time,

@@ -2,7 +2,7 @@
 include(${CMAKE_CURRENT_LIST_DIR}/standin.cmake)
 
 add_library(b200vnode SHARED
-  core/config.c core/device.c core/memory.c core/physical.c core/session.c core/stream.c core/order.c core/capture.c core/graph.c core/graph_memory.c core/exec.c core/race.c core/model.c core/ledger.c core/trap.c
+  core/config.c core/device.c core/memory.c core/physical.c core/session.c core/sleep.c core/stream.c core/order.c core/capture.c core/graph.c core/graph_memory.c core/exec.c core/race.c core/model.c core/ledger.c core/trap.c
   core/hook.c core/fault.c core/trace.c)
 # Modelled times are equal on all machines: no contraction of a * b + c.
 set_source_files_properties(core/model.c PROPERTIES COMPILE_OPTIONS "-ffp-contract=off")

@@ -267,6 +267,11 @@ VNODE_API void vnode_set_sticky_error(int cuda_error);
    Adds `ns` to the calling thread's clock. */
 VNODE_API void vnode_host_charge(int64_t ns);
 VNODE_API int64_t vnode_host_now_ns(void);
+/* The calling thread has submitted work: its clock is the program's. */
+VNODE_API bool vnode_host_drives(void);
+/* Sleeps on this machine, and passes no modelled time: the C library's functions do, on a thread that has submitted work
+ * (sleep.c). */
+VNODE_API void vnode_pause(int64_t ns);
 
 /* Races that the happens-before checker reported; 0 in eager order, where it does not run. */
 VNODE_API uint64_t vnode_race_count(void);

@@ -75,7 +75,8 @@ struct vnode_running {
 };
 extern _Thread_local struct vnode_running *vnode_running;
 extern _Thread_local int64_t vnode_host_ns;
-extern _Thread_local uint64_t vnode_host_submissions; /* not 0: this thread's polling is part of the program's time */
+extern _Thread_local uint64_t
+    vnode_host_submissions; /* not 0: this thread's polling and sleeping is part of the program's time */
 void vnode_host_reach(int64_t ns);
 void vnode_host_waited(int64_t ns); /* the same by a wait for the GPU */
 

@@ -221,12 +221,6 @@ const struct vnode_fault *vnode_faults_of(const char *function) {
 
 /* ------------------------------------------------------------------------------------------- effects */
 
-static void sleep_ns(int64_t ns) {
-  struct timespec left = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-  while (nanosleep(&left, &left) && errno == EINTR)
-    ;
-}
-
 static _Noreturn void die(void) {
   kill(getpid(), SIGKILL);
   for (;;)
@@ -269,7 +263,7 @@ bool vnode_fault_strike(struct vnode_hook *hook, const struct vnode_fault *fault
       hang();
     case SLOW:
       vnode_host_charge(fault->value);
-      sleep_ns(fault->value);
+      vnode_pause(fault->value);
     }
   }
   return sticky;

@@ -426,10 +426,10 @@ static void finish(struct vnode_task *task, const struct timespec *until) {
 /* A GPU works while the host is busy elsewhere: what has been left alone for two ticks runs now. */
 static void *background(void *unused) {
   (void)unused;
-  static const struct timespec tick = {.tv_nsec = 10 * 1000 * 1000};
+  static const int64_t tick_ns = 10 * 1000 * 1000;
   uint64_t seen = 0;
   for (;;) {
-    nanosleep(&tick, NULL);
+    vnode_pause(tick_ns);
     pthread_mutex_lock(&lock);
     struct vnode_task *next = NULL;
     while (pending && activity == seen && (next = choose(true))) {

@@ -277,6 +277,7 @@ static void work_now(const struct vnode_op *op, struct vnode_running *own) {
 }
 
 static void run_now(struct vnode_stream *stream, const struct vnode_op *op) {
+  vnode_host_submissions++;
   enter(stream);
   vnode_host_reach(stream->host_ns);
   stream->host_ns = vnode_host_ns;
@@ -481,6 +482,10 @@ enum vnode_status vnode_event_synchronize(struct vnode_event *event) {
   else
     vnode_host_waited(event->t_ns);
   return synchronized();
+}
+
+bool vnode_host_drives(void) {
+  return vnode_host_submissions != 0;
 }
 
 bool vnode_event_passed(struct vnode_event *event) {

@@ -423,7 +423,7 @@ ncclResult_t pncclCommGrow(ncclComm_t parent, int nranks, const ncclUniqueId *id
 }
 
 static void pause_briefly(void) {
-  nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+  vnode_pause(200000);
 }
 
 /* Waits for all operations outside of graphs. */
