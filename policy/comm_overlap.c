@@ -19,7 +19,7 @@ struct op {
   uint64_t user, step;
   int64_t t_start_ns, t_end_ns;
   int64_t t_wait_ns; /* the first compute stream that waited, or NO_WAIT */
-  uint8_t stream;    /* index; the stream stays while the collective does */
+  uint8_t stream;    /* index; the stream stays until the collective is handed out */
   uint8_t state;
 };
 
@@ -178,16 +178,10 @@ static unsigned find_stream(const struct b200_overlap *overlap, uint64_t key) {
   return i;
 }
 
-static bool lane_is_empty(const struct lane *lane) {
-  return lane->released == lane->issued;
-}
-
 /* Nothing that is still to be told can concern the stream. */
 static bool may_give_way(const struct b200_overlap *overlap, const struct stream *stream) {
   if (stream->blocking || stream->legacy)
     return false; /* told only once */
-  if (stream->lane >= 0 && !lane_is_empty(&overlap->lane[stream->lane]))
-    return false;
   for (unsigned i = 0; i < overlap->lanes; i++)
     if (stream->upto.upto[i] > overlap->lane[i].handed)
       return false;
@@ -278,7 +272,7 @@ static bool give_lane(struct b200_overlap *overlap, struct stream *stream) {
   if (overlap->lanes < B200_OVERLAP_LANES)
     return assign_lane(overlap, stream, overlap->lanes++);
   for (unsigned i = 0; i < overlap->lanes; i++)
-    if (lane_is_empty(&overlap->lane[i]))
+    if (overlap->lane[i].released == overlap->lane[i].issued)
       return assign_lane(overlap, stream, i);
   return false;
 }

@@ -464,6 +464,7 @@ START_TEST(lost_times_hold_up_nothing) {
   ck_assert_int_eq(step[0].blocked_ns, 50);
   ck_assert_uint_eq(b200_overlap_lost_count(overlap), 5);
   b200_overlap_done(overlap, id[3], 100, 200); /* too late */
+  wait_adds_nothing(OTHER, 1);                 /* the last one may still run, but cannot be timed any more */
   b200_overlap_done(overlap, (struct b200_overlap_id){.lane = 99}, 1, 2);
   b200_overlap_done(overlap, (struct b200_overlap_id){.lane = id[0].lane, .number = 6}, 1, 2);
   b200_overlap_lost(overlap, (struct b200_overlap_id){.lane = -1});
@@ -553,15 +554,18 @@ START_TEST(too_many_gemms_are_as_if_none_was_timed) {
   for (int i = 0; i < B200_OVERLAP_GEMMS + 1; i++)
     b200_overlap_gemm(overlap, 10 * i, 10 * i + 5);
   int64_t end = 10 * B200_OVERLAP_GEMMS + 5;
+  b200_overlap_gemm(overlap, end - 10, end + 101); /* reaches into the next step but one */
   boundary(2, end);
   boundary(3, end + 100);
-  b200_overlap_gemm(overlap, end + 100, end + 120);
+  b200_overlap_gemm(overlap, end + 105, end + 120);
   boundary(4, end + 200);
+  b200_overlap_gemm(overlap, end + 200, end + 220);
+  boundary(5, end + 300);
   finish(0);
-  ck_assert_uint_eq(steps, 3);
-  ck_assert_int_eq(step[0].gemm_ns, -1);
-  ck_assert_int_eq(step[1].gemm_ns, 0);
-  ck_assert_int_eq(step[2].gemm_ns, 20);
+  ck_assert_uint_eq(steps, 4);
+  const int64_t expected[] = {-1, -1, 15, 20}; /* two steps on it counts no more, as any GEMM */
+  for (unsigned i = 0; i < 4; i++)
+    ck_assert_int_eq(step[i].gemm_ns, expected[i]);
 }
 END_TEST
 
@@ -618,7 +622,7 @@ START_TEST(an_idle_lane_changes_hands) {
     wait_adds_nothing(MAIN, i);
   b200_overlap_done(overlap, id, 3000, 3100);
   b200_overlap_waited(overlap, &found, 3010);
-  collective(100, 51); /* the stream whose lane it was gets another */
+  ck_assert_int_ne(collective(100, 51).lane, id.lane); /* the stream whose lane it was gets another */
   finish(B200_OVERLAP_LANES + 1);
   expect_op(50, 90, 0);
   ck_assert_uint_eq(b200_overlap_overflow(overlap), 1);
@@ -684,6 +688,25 @@ START_TEST(the_oldest_record_gives_way) {
 }
 END_TEST
 
+START_TEST(a_record_again_is_the_newest) {
+  begin();
+  struct b200_overlap_id first = collective(COMM, 1);
+  record(0, COMM);
+  record(1, COMM);
+  struct b200_overlap_id second = collective(COMM, 2);
+  record(0, COMM);
+  for (unsigned i = 2; i < B200_OVERLAP_EVENTS + 1; i++) /* 1 gives way */
+    record(i, COMM);
+  ck_assert_uint_eq(b200_overlap_overflow(overlap), 1);
+  struct b200_overlap_wait found = wait(MAIN, 0);
+  ck_assert_uint_eq(added(&found), 2);
+  b200_overlap_done(overlap, first, 100, 200);
+  b200_overlap_done(overlap, second, 200, 300);
+  finish(1);
+  ck_assert_uint_eq(op[0].user, 2);
+}
+END_TEST
+
 START_TEST(records_of_finished_work_need_no_room) {
   begin();
   struct b200_overlap_id id = collective(COMM, 1);
@@ -725,6 +748,7 @@ END_TEST
   X(an_idle_lane_changes_hands)                                                                                             \
   X(streams_give_way_when_nothing_of_theirs_is_left)                                                                        \
   X(the_oldest_record_gives_way)                                                                                            \
+  X(a_record_again_is_the_newest)                                                                                           \
   X(records_of_finished_work_need_no_room)
 
 UNIT_MAIN("comm_overlap", CASES)
