@@ -386,11 +386,12 @@ static bool join(struct b200_overlap *overlap, uint64_t key, const struct b200_f
     return false;
   }
   bool any = false;
-  *out = (struct b200_overlap_wait){.stream = key};
   for (unsigned i = 0; i < overlap->lanes; i++) {
     uint64_t from = max_count(stream->upto.upto[i], overlap->lane[i].over), upto = add->upto[i];
     if (from >= upto)
       continue;
+    if (!any)
+      *out = (struct b200_overlap_wait){.stream = key}; /* most waits add nothing: not before */
     out->from.upto[i] = from;
     out->upto.upto[i] = stream->upto.upto[i] = upto;
     any = true;
