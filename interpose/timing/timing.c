@@ -39,7 +39,6 @@ enum {
   X(cuCtxGetCurrent, CUresult, (CUcontext *))                                                                               \
   X(cuEventCreate, CUresult, (CUevent *, unsigned))                                                                         \
   X(cuEventRecord, CUresult, (CUevent, CUstream))                                                                           \
-  X(cuEventQuery, CUresult, (CUevent))                                                                                      \
   X(cuEventElapsedTime, CUresult, (float *, CUevent, CUevent))                                                              \
   X(cuStreamGetFlags, CUresult, (CUstream, unsigned *))                                                                     \
   X(cuStreamIsCapturing, CUresult, (CUstream, CUstreamCaptureStatus *))                                                     \
@@ -467,9 +466,16 @@ struct times {
   int64_t first, second, probe;
 };
 
+/* Whether the entry is complete: CUDA_ERROR_NOT_READY when not. Asking for the time says so, too, and spares a query. */
+static CUresult is_complete(const struct b200_clock *clock, const struct driver *driver, const struct entry *entry) {
+  float ms;
+  return driver->cuEventElapsedTime(&ms, clock->anchor ? clock->anchor : entry->first,
+                                    entry->second ? entry->second : entry->first);
+}
+
 /* pre: the entry is complete, and this thread is the one that reads back. */
 static struct times times_of(struct b200_clock *clock, const struct driver *driver, const struct entry *entry) {
-  struct times times = {.good = true};
+  struct times times = {.probe = INT64_MIN};
   if (!clock->anchor) {
     clock->anchor = entry->first;
     clock->anchor_ns = (int64_t)entry->issued_ns;
@@ -478,7 +484,6 @@ static struct times times_of(struct b200_clock *clock, const struct driver *driv
   times.second = times.first;
   if (times.good && entry->second)
     times.good = time_of(clock, driver, entry->second, &times.second) && times.second >= times.first;
-  times.probe = INT64_MIN;
   if (times.good && entry->probe && !time_of(clock, driver, entry->probe, &times.probe))
     times.probe = INT64_MIN;
   return times;
@@ -576,7 +581,7 @@ static void read_back(struct b200_clock *clock, const struct driver *driver, uns
   bool relaxed = driver->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
   while (most-- > 0 && relaxed && clock->head != clock->tail) {
     const struct entry *entry = &clock->queue[clock->head % QUEUE];
-    CUresult status = driver->cuEventQuery(entry->second ? entry->second : entry->first);
+    CUresult status = is_complete(clock, driver, entry);
     if (status == CUDA_ERROR_NOT_READY)
       break;
     struct times times = {0};
