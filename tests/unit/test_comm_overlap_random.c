@@ -4,7 +4,8 @@
  * library would tell it; what it hands out is compared, to the nanosecond, with a walk over every pair of compute stream and
  * collective along the device's own dependencies, and with steps marked on a line of single nanoseconds.
  *
- * B200_TEST_PROGRAMS: how many (100,000). B200_TEST_FIRST: number of the first, to see one again.
+ * B200_TEST_PROGRAMS: how many (100,000), and a crowded one for each 4,000. B200_TEST_FIRST: number of the first, to see one
+ * again.
  */
 #include "policy/comm_overlap.h"
 
@@ -578,16 +579,18 @@ static void choose_legacy(void) {
 
 static void do_something(int lanes) {
   int what = below(100), stream = below(world.streams), event = below(world.events);
+  int lane = 1 + below(lanes);
+  bool usual = chance(60);
   if (what < 20)
     do_gemm(chance(world.spread) ? stream : 0);
   else if (what < 26 && !world.stream[stream].blocking && !world.stream[stream].legacy)
     add_node(KERNEL, stream, below(60)); /* not told */
   else if (what < 44)
-    do_collective(chance(80) ? 1 + below(lanes) : stream);
+    do_collective(chance(80) ? lane : stream);
   else if (what < 60)
-    do_record(chance(60) ? 1 + below(lanes) : stream, event);
+    do_record(usual ? lane : stream, event);
   else if (what < 82)
-    do_wait(chance(50) ? 0 : stream, chance(60) ? world.recent : event);
+    do_wait(chance(50) ? 0 : stream, usual ? world.recent : event);
   else if (what < 84) {
     b200_overlap_forget_event(overlap, event_key(event));
     world.record[event] = -1;
@@ -664,12 +667,32 @@ static void run_many(uint64_t first, uint64_t count, bool crowded) {
          (unsigned long long)seen_overflow);
 }
 
-START_TEST(small_programs) {
-  uint64_t count = number_from("B200_TEST_PROGRAMS", 100000);
-  run_many(number_from("B200_TEST_FIRST", 0), count, false);
+/* In quarters: Check allows each a minute, and sanitizers are slow. */
+static void small_programs(uint64_t quarter) {
+  uint64_t count = number_from("B200_TEST_PROGRAMS", 100000) / 4;
+  run_many(number_from("B200_TEST_FIRST", 0) + quarter * count, count, false);
   if (count >= 1000)
     ck_assert(seen_blocked > 2 * count && seen_partly > count / 10 && seen_queued > count / 3 && seen_steps > count &&
               seen_carried > 0);
+}
+
+START_TEST(small_programs_1) {
+  small_programs(0);
+}
+END_TEST
+
+START_TEST(small_programs_2) {
+  small_programs(1);
+}
+END_TEST
+
+START_TEST(small_programs_3) {
+  small_programs(2);
+}
+END_TEST
+
+START_TEST(small_programs_4) {
+  small_programs(3);
 }
 END_TEST
 
@@ -682,8 +705,6 @@ START_TEST(crowded_programs) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(small_programs)                                                                                                         \
-  X(crowded_programs)
+#define CASES(X) X(small_programs_1) X(small_programs_2) X(small_programs_3) X(small_programs_4) X(crowded_programs)
 
 UNIT_MAIN("comm_overlap_random", CASES)
