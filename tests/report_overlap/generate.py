@@ -193,6 +193,8 @@ def truth_of(job, events, kept):
         kind["parts"] += n
         kind["transfer_ns"] += least
         kind["wait_ns"] += sum(event["durs"]) - n * least
+        if n < 2:
+            continue
         compared += 1
         last = event["members"][event["starts"].index(max(event["starts"]))]
         others = sorted(t for t, rank in zip(event["starts"], event["members"]) if rank != last)

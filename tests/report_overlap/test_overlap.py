@@ -111,12 +111,28 @@ def test_communicators_of_some_ranks(tmp_path, communication):
     assert report["together"]["ranks_aligned"] == 9
 
 
+def test_ranks_in_a_chain(tmp_path, communication):
+    """Each rank meets two others only, and the ones next to the first rank come last: clocks are aligned from one to the next."""
+    pairs = [[(1, 2)], [(2, 3)], [(3, 4)], [(0, 4)]]
+    job = Job(ranks=5, comms=lambda index: pairs[index])
+    check_kinds(communication_of(job, tmp_path, communication), job.truth)
+
+
+def communication_of(job, folder, communication):
+    write(job, folder)
+    report = communication(folder)
+    assert report["together"]["ranks_aligned"] == job.ranks
+    assert report["together"]["residual_p95_s"] * 1e9 < 2 * job.end_noise_ns
+    return report
+
+
 def test_no_lateness_from_clocks_that_do_not_fit(tmp_path, communication, b200opt):
     job = Job(end_noise_ns=200_000)
     truth = write(job, tmp_path)
     report = communication(tmp_path)
     assert report["together"]["residual_p95_s"] > 50e-6
-    assert report["together"]["stragglers"] is None
+    assert report["together"]["stragglers"] is None and report["together"]["compared"] == 0
+    assert not any(row["last"] for row in report["together"]["ranks"])
     check_matched(report, truth)  # needs no clocks
     text = b200opt("report", tmp_path)
     assert "not said, as the ranks' clocks cannot be aligned to within 50 us" in text and "came last" not in text
@@ -218,10 +234,10 @@ def test_other_generations_are_left_out(tmp_path, communication):
     before = communication(tmp_path)
     for rank in range(4):
         change(tmp_path, rank, lambda lines: lines[:2] + [
-            '{"t":"step","gen":0,"step":0,"source":"coll","period":1,"t_ns":1,"dur_ns":5,"coll_calls":1}',
-            '{"t":"time","gen":0,"step":0,"t_ns":1,"dev_ns":77,"comm_ns":7,"busy_ns":7,"blocked_ns":7}',
+            '{"t":"step","gen":0,"step":0,"source":"coll","period":1,"t_ns":1,"dur_ns":5,"coll_calls":1}'] + lines[2:-1] + [
+            '{"t":"time","gen":0,"step":5,"t_ns":1,"dev_ns":77,"comm_ns":7,"busy_ns":7,"blocked_ns":7}',
             '{"t":"op","gen":0,"step":0,"comm":"x","seq":0,"group":1,"op":"AllReduce","dtype":"f32","nranks":4,"t_ns":1,'
-            '"dur_ns":5}'] + lines[2:])
+            '"dur_ns":5}', lines[-1]])
     assert communication(tmp_path) == before
 
 

@@ -96,6 +96,30 @@ def test_logs_without_times(tmp_path, b200opt):
     assert {event["name"] for event in events if event["ph"] == "C"} == {"loss", "device memory"}
 
 
+def test_slices_that_touch(tmp_path, b200opt):
+    """Times are exact to half a microsecond: what then seems to overlap with its predecessor on the stream is cut."""
+    write(Job(ranks=1, steps=5, late_rank=-1), tmp_path / "logs")
+    path, = (tmp_path / "logs").iterdir()
+    out, last = [], 0
+    for text in path.read_text().splitlines():
+        fields = json.loads(text)
+        if fields["t"] == "op":
+            fields["t_ns"] = last - 400 if last and fields["seq"] % 2 else fields["t_ns"]
+            last = fields["t_ns"] + fields["dur_ns"]
+        out.append(json.dumps(fields))
+    path.write_text("\n".join(out) + "\n")
+    b200opt("trace", tmp_path / "logs", "-o", tmp_path / "trace.json")
+    assert sum(event.get("cat") == "collective" for event in grammar.check(tmp_path / "trace.json")) == 20
+
+
+def test_a_loss_that_is_no_number(tmp_path, b200opt):
+    write(Job(ranks=1, steps=5, late_rank=-1), tmp_path / "logs")
+    path, = (tmp_path / "logs").iterdir()
+    path.write_text(path.read_text().replace('"loss":4.8', '"loss":"nan"'))
+    b200opt("trace", tmp_path / "logs", "-o", tmp_path / "trace.json")
+    assert len([event for event in grammar.check(tmp_path / "trace.json") if event["name"] == "loss"]) == 4
+
+
 def test_standard_output_and_full_disks(tmp_path, b200opt):
     write(Job(ranks=2, steps=5), tmp_path / "logs")
     text = b200opt("trace", tmp_path / "logs")
