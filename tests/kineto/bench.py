@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: bench.py [STEPS]    b200opt report --kineto and Holistic Trace Analysis on the same traces of two ranks (50 steps of 80
-layers, 52 MB each), in turns: answers, which must be the same, and wall time and peak memory of the two, as ratios."""
+layers, 52 MB each), in turns: answers, which must be the same, and wall time, processor time and peak memory, as ratios."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,22 +14,22 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 COMMAND = pathlib.Path(os.environ["B200_BUILD"]) / "b200opt"
 HTA_PYTHON = pathlib.Path(os.environ["B200_PYTHON_HTA"])
-ROUNDS = 3
+ROUNDS = 2
 
 
 def resident_kb(pid):
-    """Of a process and its children: HTA parses each rank in one of its own."""
-    total = 0
+    """Of a process and its children, what they share counted once: HTA parses each rank in a process of its own."""
     try:
-        total = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4
+        rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (OSError, IndexError):
-        return total
-    return total + sum(resident_kb(int(child)) for child in children)
+    except OSError:
+        return 0
+    share = re.search(r"^Pss: +(\d+) kB", rollup, re.M)
+    return (int(share.group(1)) if share else 0) + sum(resident_kb(int(child)) for child in children)
 
 
 def measured(arguments):
-    """Output, seconds and the most memory at one time, in kB."""
+    """Output, seconds, seconds of processor time, and the most memory at one time in kB."""
     begin, peak = time.monotonic(), 0
     child = subprocess.Popen(list(map(str, arguments)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     output = []
@@ -40,7 +41,7 @@ def measured(arguments):
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, arguments
-    return json.loads(output[0]), time.monotonic() - begin, max(peak, usage.ru_maxrss)
+    return json.loads(output[0]), time.monotonic() - begin, usage.ru_utime + usage.ru_stime, max(peak, usage.ru_maxrss)
 
 
 def main():
@@ -55,9 +56,9 @@ def main():
         for _ in range(ROUNDS):
             for name, arguments in (("HTA", [HTA_PYTHON, "-B", HERE / "ask_hta.py", "--once", traces]),
                                     ("b200opt", [COMMAND, "report", "--kineto", traces, "--json"])):
-                answer, seconds, kb = measured(arguments)
-                old = best.get(name, (None, float("inf"), 0))
-                best[name] = answer, min(seconds, old[1]), max(kb, old[2])
+                answer, seconds, cpu, kb = measured(arguments)
+                old = best.get(name, (None, float("inf"), float("inf"), 0))
+                best[name] = answer, min(seconds, old[1]), min(cpu, old[2]), max(kb, old[3])
         truth = json.loads(pathlib.Path(f"{traces}.truth.json").read_text())
         theirs = best["HTA"][0][traces]["all"]
         for row in best["b200opt"][0]["ranks"]:
@@ -67,9 +68,10 @@ def main():
                 assert abs(value - theirs[rank][column]) < (1e-9 if column.endswith("_pctg") else 0.05), column
             print(f"rank {rank}: overlap {row['hta']['comp_comm_overlap_pctg']} % by both, idle {row['hta']['idle_time(us)']:.3f} us "
                   f"exactly, {theirs[rank]['idle_time(us)']:.3f} by HTA")
-        for name, (_, seconds, kb) in best.items():
-            print(f"{name:8} {seconds:7.2f} s  {kb / 1024:7.1f} MB at most, {size / 1e6:.0f} MB of traces")
-        print(f"b200opt is {best['HTA'][1] / best['b200opt'][1]:.0f} times as fast in 1/{best['HTA'][2] / best['b200opt'][2]:.0f} of the memory")
+        for name, (_, seconds, cpu, kb) in best.items():
+            print(f"{name:8} {seconds:7.2f} s, {cpu:6.2f} s of processor time, {kb / 1024:6.1f} MB at most, {size / 1e6:.0f} MB of traces")
+        wall, cpu, memory = (theirs / ours for theirs, ours in zip(best["HTA"][1:], best["b200opt"][1:]))
+        print(f"b200opt is {wall:.0f} times as fast, with 1/{cpu:.0f} of the processor time and 1/{memory:.0f} of the memory")
         print("1 passed, 0 failed")
 
 

@@ -237,14 +237,16 @@ static void read_distributed(struct kineto_scan *scan, struct kineto_trace *trac
 
 /* ---- afterwards */
 
-#define BY(name, type, field)                                                                                               \
+#define BY(name, type, first, second)                                                                                       \
   static int name(const void *a, const void *b) {                                                                           \
-    int64_t left = ((const type *)a)->field, right = ((const type *)b)->field;                                              \
-    return (left > right) - (left < right);                                                                                 \
+    const type *left = a, *right = b;                                                                                       \
+    if (left->first != right->first)                                                                                        \
+      return left->first < right->first ? -1 : 1;                                                                           \
+    return (left->second > right->second) - (left->second < right->second);                                                 \
   }
-BY(by_op_start, struct kineto_op, start_ns)
-BY(by_step_start, struct kineto_step, start_ns)
-BY(by_correlation, struct kineto_launch, correlation)
+BY(by_op_start, struct kineto_op, start_ns, end_ns)
+BY(by_step_start, struct kineto_step, start_ns, end_ns)
+BY(by_correlation, struct kineto_launch, correlation, start_ns)
 
 /* The first launch with this correlation: one call may be there twice, as the runtime's and as the driver's. */
 static int64_t launch_of(const struct kineto_trace *trace, int64_t correlation) {
@@ -256,10 +258,8 @@ static int64_t launch_of(const struct kineto_trace *trace, int64_t correlation) 
     else
       high = middle;
   }
-  int64_t first = KINETO_NOT_LAUNCHED;
-  for (; low < trace->launch_count && trace->launches[low].correlation == correlation; low++)
-    first = trace->launches[low].start_ns < first ? trace->launches[low].start_ns : first;
-  return first;
+  bool found = low < trace->launch_count && trace->launches[low].correlation == correlation;
+  return found ? trace->launches[low].start_ns : KINETO_NOT_LAUNCHED;
 }
 
 /* The last step that began by then, if it still lasted. */
