@@ -472,15 +472,13 @@ static struct lane *lane_of(struct b200_overlap *overlap, struct b200_overlap_id
 }
 
 static void lose(struct b200_overlap *overlap, struct op *op) {
-  if (op->state != OP_PENDING)
-    return;
   op->state = OP_LOST;
   overlap->lost++;
 }
 
 void b200_overlap_lost(struct b200_overlap *overlap, struct b200_overlap_id id) {
   struct lane *lane = lane_of(overlap, id);
-  if (lane)
+  if (lane && op_at(lane, id.number)->state == OP_PENDING)
     lose(overlap, op_at(lane, id.number));
 }
 
@@ -490,7 +488,7 @@ void b200_overlap_done(struct b200_overlap *overlap, struct b200_overlap_id id, 
     return;
   struct op *op = op_at(lane, id.number);
   if (!is_span(t_start_ns, t_end_ns)) {
-    lose(overlap, op);
+    b200_overlap_lost(overlap, id);
     return;
   }
   lane->over = max_count(lane->over, id.number + 1);
@@ -519,6 +517,19 @@ int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_over
     }
   }
   return t_on_ns;
+}
+
+void b200_overlap_wait_lost(struct b200_overlap *overlap, const struct b200_overlap_wait *wait) {
+  unsigned index = find_stream(overlap, wait->stream);
+  if (!index || !overlap->stream[index - 1].compute)
+    return;
+  for (unsigned i = 0; i < overlap->lanes; i++) {
+    struct lane *lane = &overlap->lane[i];
+    uint64_t upto = wait->upto.upto[i] < lane->issued ? wait->upto.upto[i] : lane->issued;
+    for (uint64_t n = max_count(wait->from.upto[i], lane->handed); n < upto; n++)
+      if (op_at(lane, n)->state == OP_PENDING || op_at(lane, n)->state == OP_DONE)
+        lose(overlap, op_at(lane, n));
+  }
 }
 
 void b200_overlap_gemm(struct b200_overlap *overlap, int64_t t_start_ns, int64_t t_end_ns) {
@@ -568,7 +579,8 @@ static void hand_out_ops(struct b200_overlap *overlap, uint64_t before_step) {
     struct lane *lane = &overlap->lane[i];
     for (; lane->handed < lane->issued && op_at(lane, lane->handed)->step < before_step; lane->handed++) {
       struct op *op = op_at(lane, lane->handed);
-      lose(overlap, op);
+      if (op->state == OP_PENDING)
+        lose(overlap, op);
       if (op->state == OP_DONE)
         hand_out_op(overlap, (int)i, lane->handed);
       else if (op->state == OP_LOST && overlap->ended.exists && op->step == overlap->ended.sums.step)

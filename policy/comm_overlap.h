@@ -154,6 +154,8 @@ void b200_overlap_lost(struct b200_overlap *overlap, struct b200_overlap_id id);
 /* Returns when the stream, computing or not, could go on: t_wait_ns, or the end of the last of these collectives when that
    is later. */
 int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_overlap_wait *wait, int64_t t_wait_ns);
+/* Its time could not be had. When the stream computes, what it was blocked is unknown, and its collectives are lost. */
+void b200_overlap_wait_lost(struct b200_overlap *overlap, const struct b200_overlap_wait *wait);
 void b200_overlap_gemm(struct b200_overlap *overlap, int64_t t_start_ns, int64_t t_end_ns);
 
 /* The main compute stream has come to the end of a step and the start of `step`. Hands out the collectives and the step that

@@ -183,6 +183,26 @@ START_TEST(a_wait_reaches_through_a_third_stream) {
 }
 END_TEST
 
+START_TEST(a_wait_without_a_time_loses_its_collectives) {
+  for (int computes = 0; computes < 2; computes++) {
+    begin();
+    struct b200_overlap_id first = collective(COMM, 1), second = collective(COMM, 2);
+    record(1, COMM);
+    struct b200_overlap_id third = collective(COMM, 3);
+    struct b200_overlap_wait found = wait(MAIN, 1);
+    if (computes)
+      b200_overlap_compute(overlap, MAIN);
+    b200_overlap_done(overlap, first, 100, 200);
+    b200_overlap_wait_lost(overlap, &found);
+    b200_overlap_done(overlap, second, 200, 300);
+    b200_overlap_done(overlap, third, 300, 400);
+    finish(computes ? 1 : 3);
+    expect_op(3, 0, 0);
+    ck_assert_uint_eq(b200_overlap_lost_count(overlap), computes ? 2 : 0);
+  }
+}
+END_TEST
+
 START_TEST(two_waits_on_one_event) {
   begin();
   b200_overlap_compute(overlap, MAIN);
@@ -728,6 +748,7 @@ END_TEST
   X(a_collective_on_a_compute_stream_blocks_for_all_of_it)                                                                  \
   X(it_may_turn_out_later_that_a_stream_computes)                                                                           \
   X(a_wait_reaches_through_a_third_stream)                                                                                  \
+  X(a_wait_without_a_time_loses_its_collectives)                                                                            \
   X(two_waits_on_one_event)                                                                                                 \
   X(a_wait_is_for_the_newest_record)                                                                                        \
   X(a_wait_before_the_record_adds_nothing)                                                                                  \

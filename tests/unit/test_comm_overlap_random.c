@@ -55,7 +55,8 @@ struct collective {
   int node, stream, order; /* order: on its stream */
   uint64_t step;
   struct b200_overlap_id id;
-  int done, gone; /* seq of its times and of its loss; of its being handed out */
+  int done, gone; /* seq of its times; of the boundary that hands it out */
+  int missed;     /* seq of a wait for it whose time was lost */
   bool lost, handed;
   struct b200_overlap_op op;
 };
@@ -294,7 +295,8 @@ static void do_collective(int stream) {
                                                               .step = world.issuing,
                                                               .id = id,
                                                               .done = NEVER,
-                                                              .gone = NEVER};
+                                                              .gone = NEVER,
+                                                              .missed = NEVER};
   add_item(ITEM_DONE, node, node->end);
 }
 
@@ -374,6 +376,23 @@ static void tell_done(struct collective *of) {
   }
 }
 
+static void tell_waited(const struct item *item) {
+  const struct b200_overlap_wait *wait = &item->wait;
+  struct node *node = &world.node[item->node];
+  node->told = world.seq++;
+  if (world.crowded || !chance(2)) {
+    b200_overlap_waited(overlap, wait, item->ready);
+    return;
+  }
+  b200_overlap_wait_lost(overlap, wait);
+  for (int k = 0; k < world.collectives; k++) {
+    struct collective *of = &world.collective[k];
+    bool in = of->id.number >= wait->from.upto[of->id.lane] && of->id.number < wait->upto.upto[of->id.lane];
+    if (in && world.stream[node->stream].computes < node->told && of->gone == NEVER && of->missed == NEVER)
+      of->missed = node->told;
+  }
+}
+
 static void tell_boundary(const struct item *item) {
   MUST(world.boundaries < BOUNDARIES, "too many");
   world.boundary[world.boundaries].step = item->step;
@@ -392,8 +411,7 @@ static void tell(const struct item *item) {
     tell_done(&world.collective[world.node[item->node].collective]);
     break;
   case ITEM_WAITED:
-    world.node[item->node].told = world.seq++;
-    b200_overlap_waited(overlap, &item->wait, item->ready);
+    tell_waited(item);
     break;
   case ITEM_GEMM:
     MUST(world.gemms < GEMMS, "too many");
@@ -437,7 +455,7 @@ static int64_t first_wait(int k, int before) {
     if (first_node[stream][k] < 0)
       continue;
     const struct node *node = &world.node[first_node[stream][k]];
-    int told = node->collective == k ? of->done : node->told;
+    int told = node->collective == k ? of->done : node->told; /* that its time was lost shows in `missed` */
     if (told < before && world.stream[stream].computes < told && node->arrive < first)
       first = node->arrive;
   }
@@ -462,7 +480,7 @@ static void check_ops(void) {
     const struct node *node = &world.node[of->node];
     handed += of->handed;
     if (!world.crowded)
-      EQUAL(of->handed, of->done < of->gone);
+      EQUAL(of->handed, of->done < of->gone && of->missed == NEVER);
     if (!of->handed)
       continue;
     check_untimed(k);
@@ -499,7 +517,7 @@ static void mark_step(struct b200_overlap_step *step, int before, bool timed) {
   for (int k = 0; k < world.collectives; k++) {
     const struct collective *of = &world.collective[k];
     const struct node *node = &world.node[of->node];
-    bool told = of->handed && of->done < before;
+    bool told = (world.crowded ? of->handed : of->done < of->gone) && of->done < before && of->missed >= before;
     if (told) {
       mark(step, node->start, node->end, RUNS);
       mark(step, later(first_wait(k, before), node->start), node->end, BLOCKS);
