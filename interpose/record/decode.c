@@ -162,11 +162,11 @@ static bool scan_int(struct scan *scan, int64_t *value) {
   bool negative = skip(scan, '-');
   const char *digits = scan->at;
   int64_t number = 0;
-  while (*scan->at >= '0' && *scan->at <= '9' && scan->at - digits <= DIGITS_MAX)
+  while (*scan->at >= '0' && *scan->at <= '9' && scan->at - digits < DIGITS_MAX)
     number = number * 10 + (*scan->at++ - '0');
   *value = negative ? -number : number;
   ptrdiff_t count = scan->at - digits;
-  return count > 0 && count <= DIGITS_MAX && (count == 1 || *digits != '0') && (*scan->at == ',' || *scan->at == '}');
+  return count > 0 && (count == 1 || *digits != '0') && (*scan->at == ',' || *scan->at == '}');
 }
 
 /* {"name":1,…} with new names only. */
