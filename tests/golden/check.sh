@@ -51,6 +51,8 @@ check converted.txt converted
 check converted.json converted --json
 check observed.txt observed
 check observed.json observed --json
+check timed.txt timed
+check timed.json timed --json
 check run.txt preloaded --run demo-1
 check no_run.txt preloaded --run demo-2
 check one_file.txt preloaded/demo-1/node-a-r1-102.jsonl

@@ -123,6 +123,7 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("scan");
   TCase *tests = tcase_create("scan");
+  tcase_set_timeout(tests, 120); /* under the sanitizers */
   tcase_add_loop_test(tests, takes_every_type, 0, B200_RECORD_COUNT);
   tcase_add_loop_test(tests, agrees_on_mutilated_lines, 0, B200_RECORD_COUNT);
   tcase_add_test(tests, leaves_the_unusual_to_jansson);
