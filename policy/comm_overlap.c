@@ -501,10 +501,25 @@ void b200_overlap_done(struct b200_overlap *overlap, struct b200_overlap_id id, 
     op->t_wait_ns = min_ns(op->t_wait_ns, t_start_ns);
 }
 
+void b200_overlap_wait_lost(struct b200_overlap *overlap, const struct b200_overlap_wait *wait) {
+  unsigned index = find_stream(overlap, wait->stream);
+  if (!index || !overlap->stream[index - 1].compute)
+    return;
+  for (unsigned i = 0; i < overlap->lanes; i++) {
+    struct lane *lane = &overlap->lane[i];
+    uint64_t upto = wait->upto.upto[i] < lane->issued ? wait->upto.upto[i] : lane->issued;
+    for (uint64_t n = max_count(wait->from.upto[i], lane->handed); n < upto; n++)
+      if (op_at(lane, n)->state == OP_PENDING || op_at(lane, n)->state == OP_DONE)
+        lose(overlap, op_at(lane, n));
+  }
+}
+
 int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_overlap_wait *wait, int64_t t_wait_ns) {
   unsigned index = find_stream(overlap, wait->stream);
-  bool counts = index && overlap->stream[index - 1].compute && is_time(t_wait_ns);
+  bool counts = index && overlap->stream[index - 1].compute;
   int64_t t_on_ns = t_wait_ns;
+  if (!is_time(t_wait_ns))
+    b200_overlap_wait_lost(overlap, wait);
   for (unsigned i = 0; i < overlap->lanes; i++) {
     struct lane *lane = &overlap->lane[i];
     uint64_t upto = wait->upto.upto[i] < lane->issued ? wait->upto.upto[i] : lane->issued;
@@ -517,19 +532,6 @@ int64_t b200_overlap_waited(struct b200_overlap *overlap, const struct b200_over
     }
   }
   return t_on_ns;
-}
-
-void b200_overlap_wait_lost(struct b200_overlap *overlap, const struct b200_overlap_wait *wait) {
-  unsigned index = find_stream(overlap, wait->stream);
-  if (!index || !overlap->stream[index - 1].compute)
-    return;
-  for (unsigned i = 0; i < overlap->lanes; i++) {
-    struct lane *lane = &overlap->lane[i];
-    uint64_t upto = wait->upto.upto[i] < lane->issued ? wait->upto.upto[i] : lane->issued;
-    for (uint64_t n = max_count(wait->from.upto[i], lane->handed); n < upto; n++)
-      if (op_at(lane, n)->state == OP_PENDING || op_at(lane, n)->state == OP_DONE)
-        lose(overlap, op_at(lane, n));
-  }
 }
 
 void b200_overlap_gemm(struct b200_overlap *overlap, int64_t t_start_ns, int64_t t_end_ns) {

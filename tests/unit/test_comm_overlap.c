@@ -184,7 +184,8 @@ START_TEST(a_wait_reaches_through_a_third_stream) {
 END_TEST
 
 START_TEST(a_wait_without_a_time_loses_its_collectives) {
-  for (int computes = 0; computes < 2; computes++) {
+  for (int round = 0; round < 4; round++) {
+    bool computes = round & 1, nonsense = round & 2;
     begin();
     struct b200_overlap_id first = collective(COMM, 1), second = collective(COMM, 2);
     record(1, COMM);
@@ -193,7 +194,10 @@ START_TEST(a_wait_without_a_time_loses_its_collectives) {
     if (computes)
       b200_overlap_compute(overlap, MAIN);
     b200_overlap_done(overlap, first, 100, 200);
-    b200_overlap_wait_lost(overlap, &found);
+    if (nonsense)
+      b200_overlap_waited(overlap, &found, INT64_MIN);
+    else
+      b200_overlap_wait_lost(overlap, &found);
     b200_overlap_done(overlap, second, 200, 300);
     b200_overlap_done(overlap, third, 300, 400);
     finish(computes ? 1 : 3);
