@@ -11,6 +11,7 @@
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
 #   ranks  the logs of 1,024 ranks in one report                                   4 minutes
+#   overlap  2,000,000 random programs through the accounting of collectives       5 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
@@ -62,6 +63,10 @@ case ${1:-} in
         tail -n 8
     done
     echo "5 passed, 0 failed"
+    ;;
+  overlap)
+    tools/setup --tests
+    B200_TEST_PROGRAMS=2000000 exec build/release/tests/unit/unit_comm_overlap_random
     ;;
   faults)
     tools/setup --tests
