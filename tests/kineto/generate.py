@@ -206,7 +206,7 @@ def write(job, rank, options):
         lines[len(lines) // 3:len(lines) // 3] = events_not_json(rank, pid, begin // 3 + offset)
     if options.odd:
         lines[len(lines) // 2:len(lines) // 2] = odd_events(rank, pid, begin // 2 + offset)
-        lines.append(event("cuda_driver", "cuLaunchKernel", pid, pid, launches[-1] + 3000 + offset, 1000, f'"correlation":{len(ops)}'))
+        lines.append(event("cuda_driver", "cuLaunchKernel", pid, pid, job.compute_end[rank] + 9000 + offset, 1000, f'"correlation":{len(ops)}'))
         last = lines.pop(next(i for i, text in enumerate(lines) if '"cat":"kernel"' in text))  # its category behind its arguments
         front, arguments = last.split('"args":')
         lines.append('{"args":' + arguments[:-1] + "," + front[1:].rstrip(",") + "}")
