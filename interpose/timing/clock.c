@@ -210,6 +210,8 @@ void b200_clock_give_info(struct b200_clock *clock, uint32_t at) {
 
 /* pre: the lock is held. The collective will not be timed. */
 void b200_clock_lose(struct b200_clock *clock, const struct b200_entry *entry, enum b200_untimed why) {
+  if (entry->kind == WAIT)
+    b200_overlap_wait_lost(clock->overlap, &entry->wait);
   if (entry->kind != COLLECTIVE)
     return;
   b200_timing_untimed(why, clock->infos[entry->info].group);

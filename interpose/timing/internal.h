@@ -88,7 +88,7 @@ struct b200_clock {
   struct b200_overlap *overlap;
   CUstream probe_stream;
   bool probe_tried;
-  uint64_t main_key; /* the stream that has had the last GEMM */
+  uint64_t main_key, main_epoch; /* the stream that has had the last GEMM, and in which step it was said to compute */
   CUstream main_stream;
   bool has_main;
   CUevent anchor; /* an event whose time is known */

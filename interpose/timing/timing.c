@@ -8,6 +8,17 @@ struct b200_timing_state b200_timing_state = {.lock = PTHREAD_MUTEX_INITIALIZER}
 
 /* ------------------------------------------------------------------------------------------ dependencies */
 
+/* A wait whose event the driver may have refused. */
+static void push_wait(struct b200_clock *clock, const struct b200_entry *entry) {
+  if (entry->first) {
+    b200_clock_push(clock, entry);
+    return;
+  }
+  pthread_mutex_lock(&b200_timing_state.lock);
+  b200_clock_lose(clock, entry, B200_UNTIMED_VENDOR);
+  pthread_mutex_unlock(&b200_timing_state.lock);
+}
+
 /* What a stream is ordered after without an event. Where it waits the stream cannot be asked: an event on it would wait as
    well, so the time of issue stands for it. */
 static void wait_implicitly(struct b200_clock *clock, const struct b200_driver *d, uint64_t key) {
@@ -15,9 +26,10 @@ static void wait_implicitly(struct b200_clock *clock, const struct b200_driver *
   pthread_mutex_lock(&b200_timing_state.lock);
   bool waits = b200_overlap_has_blocking(clock->overlap) && b200_overlap_implicit(clock->overlap, key, &entry.wait);
   pthread_mutex_unlock(&b200_timing_state.lock);
-  entry.first = waits ? b200_clock_stamp_issue(clock, d) : NULL;
-  if (entry.first)
-    b200_clock_push(clock, &entry);
+  if (!waits)
+    return;
+  entry.first = b200_clock_stamp_issue(clock, d);
+  push_wait(clock, &entry);
 }
 
 void b200_timing_launch(void *stream) {
@@ -37,6 +49,8 @@ void b200_timing_record(void *event, void *stream, bool per_thread) {
     return;
   uint64_t key = b200_clock_key(stream, per_thread);
   b200_clock_stream_number(clock, d, key, stream);
+  if (b200_timing_now() & B200_TIMING_BLOCKING)
+    wait_implicitly(clock, d, key);
   pthread_mutex_lock(&b200_timing_state.lock);
   b200_overlap_record(clock->overlap, (uint64_t)(uintptr_t)event, key);
   pthread_mutex_unlock(&b200_timing_state.lock);
@@ -61,12 +75,15 @@ void b200_timing_wait(void *stream, void *event, bool per_thread) {
   uint64_t key = b200_clock_key(stream, per_thread);
   struct b200_entry entry = {.kind = WAIT, .stream = key, .issued_ns = b200_timing_host_now()};
   b200_clock_stream_number(clock, d, key, stream);
+  if (b200_timing_now() & B200_TIMING_BLOCKING)
+    wait_implicitly(clock, d, key);
   pthread_mutex_lock(&b200_timing_state.lock);
   bool waits = b200_overlap_wait(clock->overlap, key, (uint64_t)(uintptr_t)event, &entry.wait);
   pthread_mutex_unlock(&b200_timing_state.lock);
-  entry.first = waits ? b200_clock_stamp(clock, d, per_thread && !stream ? CU_STREAM_PER_THREAD : (CUstream)stream) : NULL;
-  if (entry.first)
-    b200_clock_push(clock, &entry);
+  if (!waits)
+    return;
+  entry.first = b200_clock_stamp(clock, d, per_thread && !stream ? CU_STREAM_PER_THREAD : (CUstream)stream);
+  push_wait(clock, &entry);
 }
 
 /* What the host is about to wait for: later work of other threads is no part of it. */
@@ -348,10 +365,11 @@ void b200_timing_gemm_begin(struct b200_span *span, void *stream) {
   if (!clock)
     return;
   uint64_t key = b200_clock_key(stream, false);
-  if (!clock->has_main || clock->main_key != key) {
+  if (!clock->has_main || clock->main_key != key || clock->main_epoch != b200_timing_state.epoch) {
     b200_clock_stream_number(clock, d, key, stream);
     pthread_mutex_lock(&b200_timing_state.lock);
     clock->has_main = true;
+    clock->main_epoch = b200_timing_state.epoch; /* once a step, because the accounting may forget an idle stream */
     clock->main_key = key;
     clock->main_stream = stream;
     b200_overlap_compute(clock->overlap, key);
