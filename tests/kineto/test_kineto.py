@@ -88,6 +88,22 @@ def test_fewer_than_two_steps_have_no_last_one(traces, name):
     assert report(traces / name)["ranks"] == report(traces / name, "--without-last-step")["ranks"]
 
 
+def test_a_step_begins_before_what_it_asks_for_and_ends_before_what_it_does_not(tmp_path):
+    def x(category, name, ts, dur, correlation=None):
+        return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "args": {"correlation": correlation, "stream": 7}}
+    launches = [0, 10, 20, 29.999, 30]
+    events = [x("user_annotation", "ProfilerStep#7", 0, 10), x("user_annotation", "ProfilerStep#8", 20, 10),
+              x("user_annotation", "ProfilerStep of mine", 1, 1), x("kernel", "unasked", 500, 1, 99)]
+    for i, at in enumerate(launches):
+        events += [x("cuda_runtime", "cudaLaunchKernel", at, 1, i), x("kernel", f"k{i}", 100 + 10 * i, 2 ** i, i)]
+    path = alone(tmp_path, json.dumps({"traceEvents": events}).encode())
+    row = report(path)["ranks"][0]
+    assert [(step["step"], step["operations"]["compute"], step["ns"]["busy"]) for step in row["steps"]] == [(7, 1, 1000), (8, 2, 12000)]
+    assert row["outside_steps"] == 3
+    row = report(path, "--without-last-step")["ranks"][0]
+    assert row["operations"]["compute"] == 2 and row["ns"]["busy"] == 3000 and [step["step"] for step in row["steps"]] == [7]
+
+
 def pairs(traces, hta, name):
     """Each rank's answers: ours and HTA's."""
     for selection, flags in (("all", []), ("without_last_step", ["--without-last-step"])):
