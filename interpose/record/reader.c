@@ -168,11 +168,12 @@ static void add_step(struct reading *reading, const struct b200_log_line *line) 
     log->step_source = strcmp(line->step_source, "told") == 0 ? "told" : "coll";
 }
 
-/* Drops the steps of all generations but the one that covers most operations. */
+/* Drops the steps of all generations but the one that covers most operations, and says of the collectives of others that
+   they belong to no step. */
 static void choose_generation(struct reading *reading) {
   struct b200_log *log = reading->log;
   const struct generation *best = reading->generations;
-  size_t kept = 0, kept_ops = 0;
+  size_t kept = 0;
   for (size_t i = 1; i < reading->generation_count; i++)
     if (reading->generations[i].operations > best->operations)
       best = &reading->generations[i];
@@ -180,10 +181,9 @@ static void choose_generation(struct reading *reading) {
     if (log->steps[i].gen == best->gen)
       log->steps[kept++] = log->steps[i];
   for (size_t i = 0; i < log->op_count; i++)
-    if (log->ops[i].gen == best->gen)
-      log->ops[kept_ops++] = log->ops[i];
+    if (log->ops[i].gen != best->gen)
+      log->ops[i].step = -1;
   log->step_count = kept;
-  log->op_count = kept_ops;
 }
 
 static int by_ordinal(const void *a, const void *b) {

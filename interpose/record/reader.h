@@ -176,9 +176,8 @@ struct b200_log {
   /* Steps of the generation that covers most operations (most steps times period), in file order. */
   struct b200_log_step *steps;
   const char *step_source; /* coll, gemm, told; "" without steps */
-  /* Timed collectives of that generation in file order; of all, when the log has no steps. */
-  struct b200_log_op *ops;
-  int64_t invalid_times; /* `op` and `time` lines that cannot be true (an end before its start, …): left out */
+  struct b200_log_op *ops; /* timed collectives in file order; step -1: of none of these steps */
+  int64_t invalid_times;   /* `op` and `time` lines that cannot be true (an end before its start, …): left out */
   struct b200_log_timing *timings;
   struct b200_log_comm *comms;
   struct b200_log_kind *kinds;

@@ -169,8 +169,8 @@ static void print_extremes(const struct report_text *text, const json_t *ranks) 
     least = !least || report_real(row, "blocked_s") < report_real(least, "blocked_s") ? row : least;
     most = !most || report_real(row, "blocked_s") > report_real(most, "blocked_s") ? row : most;
   }
-  if (json_array_size(ranks) < 2)
-    return;
+  if (!least || report_real(least, "blocked_s") >= report_real(most, "blocked_s"))
+    return; /* all alike */
   snprintf(value, sizeof(value), "blocked %s ms a step on rank %" PRId64 " (least) to %s ms on rank %" PRId64,
            cell(least, "blocked_s", 1e3, 3).text, report_number(least, "rank"), cell(most, "blocked_s", 1e3, 3).text,
            report_number(most, "rank"));
@@ -314,17 +314,24 @@ static void print_overhead(const struct report_text *text, const json_t *communi
 }
 
 static void print_gpu(const struct report_text *text, const json_t *gpu) {
-  char value[256];
+  static const struct {
+    const char *name, *what, *before, *after;
+    double scale;
+  } shown[] = {{"util_pct", "mean", "", " % busy", 1},
+               {"mem_util_pct", "mean", "memory ", " % busy", 1},
+               {"power_mw", "mean", "", " W", 1e-3},
+               {"sm_mhz", "mean", "SM ", " MHz", 1},
+               {"temp_c", "most", "at most ", " C", 1}};
+  char value[512];
   size_t i;
   const json_t *row;
   if (!json_is_object(gpu))
     return;
-  snprintf(value, sizeof(value), "%s %% busy, %s %% memory busy, %s W, SM %s MHz, at most %s C (%s samples)",
-           cell(json_object_get(gpu, "util_pct"), "mean", 1, 0).text,
-           cell(json_object_get(gpu, "mem_util_pct"), "mean", 1, 0).text,
-           cell(json_object_get(gpu, "power_mw"), "mean", 1e-3, 0).text,
-           cell(json_object_get(gpu, "sm_mhz"), "mean", 1, 0).text, cell(json_object_get(gpu, "temp_c"), "most", 1, 0).text,
-           report_grouped(report_number(gpu, "samples")).text);
+  int length = snprintf(value, sizeof(value), "%s samples", report_grouped(report_number(gpu, "samples")).text);
+  for (i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
+    if (has(gpu, shown[i].name))
+      length += snprintf(value + length, sizeof(value) - (size_t)length, ", %s%s%s", shown[i].before,
+                         cell(json_object_get(gpu, shown[i].name), shown[i].what, shown[i].scale, 0).text, shown[i].after);
   report_line(text, "nvml", value);
   const json_t *used = json_object_get(gpu, "mem_used_bytes"), *total = json_object_get(gpu, "mem_total_bytes");
   if (json_is_object(used) && json_is_object(total)) {
