@@ -55,8 +55,6 @@ static struct b200_clock *make_clock(CUcontext context) {
   clock->overlap = overlap;
   clock->lower_ns = INT64_MIN;
   clock->upper_ns = INT64_MAX;
-  for (uint32_t i = 0; i < INFOS; i++)
-    clock->infos[i].next = i + 1;
   b200_overlap_start(clock->overlap, &sink);
   b200_overlap_stream(clock->overlap, LEGACY_KEY, true, true);
   clock->stream_keys[clock->stream_count++] = LEGACY_KEY;
@@ -195,17 +193,22 @@ void b200_clock_drop_events(struct b200_clock *clock, const struct b200_entry *e
   b200_clock_give_event(clock, entry->probe);
 }
 
-/* pre: the lock is held. */
-uint32_t b200_clock_take_info(struct b200_clock *clock) {
-  uint32_t at = clock->free_info;
-  if (at < INFOS)
-    clock->free_info = clock->infos[at].next;
-  return at;
+uint64_t b200_clock_open_info(struct b200_clock *clock, const struct b200_info *info) {
+  struct b200_info *place = &clock->infos[clock->next_info % INFOS];
+  if (place->open)
+    b200_timing_untimed(B200_UNTIMED_VENDOR, place->group);
+  *place = *info;
+  place->number = clock->next_info++;
+  place->open = true;
+  return place->number;
 }
 
-void b200_clock_give_info(struct b200_clock *clock, uint32_t at) {
-  clock->infos[at].next = clock->free_info;
-  clock->free_info = at;
+const struct b200_info *b200_clock_close_info(struct b200_clock *clock, uint64_t number) {
+  struct b200_info *place = &clock->infos[number % INFOS];
+  if (!place->open || place->number != number)
+    return NULL;
+  place->open = false;
+  return place;
 }
 
 /* pre: the lock is held. The collective will not be timed. */
@@ -214,9 +217,10 @@ void b200_clock_lose(struct b200_clock *clock, const struct b200_entry *entry, e
     b200_overlap_wait_lost(clock->overlap, &entry->wait);
   if (entry->kind != COLLECTIVE)
     return;
-  b200_timing_untimed(why, clock->infos[entry->info].group);
+  const struct b200_info *info = b200_clock_close_info(clock, entry->info);
+  if (info)
+    b200_timing_untimed(why, info->group);
   b200_overlap_lost(clock->overlap, entry->id);
-  b200_clock_give_info(clock, entry->info);
 }
 
 void b200_clock_push(struct b200_clock *clock, const struct b200_entry *entry) {

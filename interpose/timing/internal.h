@@ -66,7 +66,7 @@ enum kind { COLLECTIVE, WAIT, GEMM, BOUNDARY, GRAPH };
 /* Something that was issued and is not read back yet. */
 struct b200_entry {
   enum kind kind;
-  uint32_t info;
+  uint64_t info;                /* of a collective */
   CUevent first, second, probe; /* start, end, issue; NULL: none */
   uint64_t stream, epoch, issued_ns;
   struct b200_overlap_id id;
@@ -75,8 +75,10 @@ struct b200_entry {
 
 /* What a collective was, until its times are known. */
 struct b200_info {
+  uint64_t number;
+  bool open; /* neither handed out nor counted as untimed yet */
   uint64_t comm, sequence, bytes;
-  uint32_t group, next;
+  uint32_t group;
   int32_t nranks;
   uint8_t op, dtype;
   uint16_t stream;
@@ -97,13 +99,13 @@ struct b200_clock {
   uint64_t head, tail;
   atomic_bool reading;
   unsigned pooled;
-  uint32_t free_info;
+  uint64_t next_info;
   uint64_t stream_keys[STREAMS];
   unsigned stream_count;
   /* along the main stream, of the step whose GEMMs are timed */
   int64_t busy_until_ns; /* it had work to do, or waited for a collective, until then */
   struct b200_entry queue[QUEUE];
-  struct b200_info infos[INFOS];
+  struct b200_info infos[INFOS]; /* by number; what is not handed out when its place comes again has got lost */
   CUevent pool[POOL];
 };
 
@@ -170,8 +172,9 @@ void b200_clock_failed(void);
 /* pre: the lock is held. */
 void b200_clock_give_event(struct b200_clock *clock, CUevent event);
 void b200_clock_drop_events(struct b200_clock *clock, const struct b200_entry *entry);
-uint32_t b200_clock_take_info(struct b200_clock *clock);
-void b200_clock_give_info(struct b200_clock *clock, uint32_t at);
+/* Remembers what a collective is; returns its number. And ends that: NULL when that has been done. */
+uint64_t b200_clock_open_info(struct b200_clock *clock, const struct b200_info *info);
+const struct b200_info *b200_clock_close_info(struct b200_clock *clock, uint64_t number);
 void b200_clock_lose(struct b200_clock *clock, const struct b200_entry *entry, enum b200_untimed why);
 
 /* Waits in the queue for the device. */

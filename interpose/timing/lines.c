@@ -68,9 +68,10 @@ static void write_op(const struct b200_overlap_op *op, const struct b200_info *i
 
 void b200_timing_sink_op(void *context, const struct b200_overlap_op *op) {
   struct b200_clock *clock = context;
-  uint32_t at = (uint32_t)op->user;
-  const struct b200_info *info = &clock->infos[at];
+  const struct b200_info *info = b200_clock_close_info(clock, op->user);
   const struct b200_epoch *epoch = b200_epoch_at(op->step);
+  if (!info)
+    return;
   b200_kinds_add(&b200_timing_state.kinds, &(struct b200_kind){.op = info->op,
                                                                .dtype = info->dtype,
                                                                .nranks = info->nranks,
@@ -84,7 +85,6 @@ void b200_timing_sink_op(void *context, const struct b200_overlap_op *op) {
     b200_timing_state.first_ops++;
   if (early || (op->step > 0 && epoch && is_written(epoch)))
     write_op(op, info, epoch);
-  b200_clock_give_info(clock, at);
 }
 
 void b200_timing_write_time(const struct b200_epoch *epoch) {

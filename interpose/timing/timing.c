@@ -191,21 +191,17 @@ static void begin_operation(struct b200_span *span, const struct operation *oper
   uint16_t stream = b200_clock_stream_number(clock, d, span->key, operation->stream);
   wait_implicitly(clock, d, span->key);
   pthread_mutex_lock(&b200_timing_state.lock);
-  span->info = b200_clock_take_info(clock);
-  struct b200_overlap_id name = {.lane = -1};
-  if (span->info < INFOS) {
-    clock->infos[span->info] = (struct b200_info){.comm = id,
-                                                  .sequence = sequence,
-                                                  .bytes = operation->bytes,
-                                                  .group = operation->calls,
-                                                  .nranks = operation->nranks,
-                                                  .op = operation->op,
-                                                  .dtype = operation->dtype,
-                                                  .stream = stream};
-    name = b200_overlap_collective(clock->overlap, span->key, span->info);
-    if (name.lane < 0)
-      b200_clock_give_info(clock, span->info);
-  }
+  span->info = b200_clock_open_info(clock, &(struct b200_info){.comm = id,
+                                                               .sequence = sequence,
+                                                               .bytes = operation->bytes,
+                                                               .group = operation->calls,
+                                                               .nranks = operation->nranks,
+                                                               .op = operation->op,
+                                                               .dtype = operation->dtype,
+                                                               .stream = stream});
+  struct b200_overlap_id name = b200_overlap_collective(clock->overlap, span->key, span->info);
+  if (name.lane < 0)
+    b200_clock_close_info(clock, span->info);
   pthread_mutex_unlock(&b200_timing_state.lock);
   span->lane = name.lane;
   span->number = name.number;
@@ -238,7 +234,7 @@ static void end_operation(struct b200_span *span, uint32_t calls, int status) {
   } else {
     pthread_mutex_lock(&b200_timing_state.lock);
     if (status != 0 && status != IN_PROGRESS)
-      clock->infos[entry.info].group = 0; /* there was no operation */
+      b200_clock_close_info(clock, entry.info); /* there was no operation */
     b200_clock_lose(clock, &entry, status == IN_PROGRESS ? B200_UNTIMED_IN_PROGRESS : B200_UNTIMED_VENDOR);
     b200_clock_give_event(clock, entry.first);
     pthread_mutex_unlock(&b200_timing_state.lock);
@@ -441,8 +437,12 @@ void b200_timing_finish(void) {
   pthread_mutex_lock(&b200_timing_state.lock);
   for (int i = 0; i < CLOCKS; i++) {
     struct b200_clock *clock = atomic_load(&b200_timing_state.clocks[i]);
-    if (clock)
-      b200_overlap_finish(clock->overlap);
+    if (!clock)
+      continue;
+    b200_overlap_finish(clock->overlap);
+    for (uint64_t number = 0; number < INFOS; number++)
+      if (clock->infos[number].open)
+        b200_timing_untimed(B200_UNTIMED_UNFINISHED, clock->infos[number].group);
   }
   pthread_mutex_unlock(&b200_timing_state.lock);
 }

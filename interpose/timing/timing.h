@@ -48,8 +48,7 @@ struct b200_span {
   struct b200_clock *clock; /* NULL: nothing was begun */
   void *start, *probe;      /* events */
   void *stream;
-  uint64_t key, issued_ns;
-  uint32_t info;
+  uint64_t key, issued_ns, info;
   int32_t lane;
   uint64_t number;
   uint32_t untimed; /* 1 + enum b200_untimed, of a collective that is not timed; 0: it is, or is none of ours */
@@ -58,7 +57,8 @@ struct b200_span {
 /* Why a collective was not timed; names in `untimed` lines. */
 #define B200_UNTIMED(X)                                                                                                     \
   X(IN_GRAPH, "in_graph")                                                                                                   \
-  X(IN_PROGRESS, "in_progress") X(SAMPLED, "sampled") X(FULL, "full") X(VENDOR, "vendor") X(EARLY, "early")
+  X(IN_PROGRESS, "in_progress")                                                                                             \
+  X(SAMPLED, "sampled") X(FULL, "full") X(VENDOR, "vendor") X(EARLY, "early") X(UNFINISHED, "unfinished")
 enum b200_untimed {
 #define B200_UNTIMED_ID(id, name) B200_UNTIMED_##id,
   B200_UNTIMED(B200_UNTIMED_ID)
