@@ -6,6 +6,8 @@
 enum {
   FIRST_TRY = 3,
   REPEATS = 3,
+  COVERED = 8,            /* tenths of what is remembered that a new period has to explain */
+  COVERED_AT_END = 5,     /* … at the end of the stream: what begins a job is no step, and no more of them will come */
   MICRO_BATCHES_MAX = 32, /* of one optimizer step; more repeats than that are steps between two evaluations */
 };
 
@@ -65,11 +67,11 @@ static bool reduces_within(struct b200_steps *steps, uint32_t period) {
 }
 
 /*
- * The smallest period p such that the newest operations repeat with it over at least REPEATS·p operations and four fifths of
- * all that are remembered; 0 without one. `covered`: how many operations do. Gusfield's Z function of the stream read
+ * The smallest period p such that the newest operations repeat with it over at least REPEATS·p operations and so many tenths
+ * of all that are remembered; 0 without one. `covered`: how many operations do. Gusfield's Z function of the stream read
  * backwards: z[p] operations agree with those p earlier, so p + z[p] are periodic.
  */
-static uint32_t find_period(struct b200_steps *steps, uint32_t *covered) {
+static uint32_t find_period(struct b200_steps *steps, uint32_t tenths, uint32_t *covered) {
   uint32_t n = steps->count < B200_STEPS_REMEMBERED ? (uint32_t)steps->count : B200_STEPS_REMEMBERED;
   uint32_t *z = steps->scratch;
   uint32_t left = 0, right = 0;
@@ -88,7 +90,7 @@ static uint32_t find_period(struct b200_steps *steps, uint32_t *covered) {
       right = p + length;
     }
     uint32_t run = p + length;
-    if (p <= B200_STEPS_REMEMBERED / REPEATS && run >= REPEATS * p && (uint64_t)run * 5 >= (uint64_t)n * 4 &&
+    if (p <= B200_STEPS_REMEMBERED / REPEATS && run >= REPEATS * p && (uint64_t)run * 10 >= (uint64_t)n * tenths &&
         reduces_within(steps, p)) {
       *covered = run;
       return p;
@@ -193,7 +195,7 @@ void b200_steps_add(struct b200_steps *steps, uint64_t signature, bool reduces, 
   if (steps->told > 0 || !b200_steps_searching(steps) || steps->count < steps->next_try)
     return;
   uint32_t covered = 0;
-  uint32_t period = find_period(steps, &covered);
+  uint32_t period = find_period(steps, COVERED, &covered);
   if (period > 0)
     adopt(steps, period, covered);
   steps->next_try = steps->count + steps->count / 8 + 1;
@@ -204,7 +206,7 @@ void b200_steps_add(struct b200_steps *steps, uint64_t signature, bool reduces, 
 void b200_steps_finish(struct b200_steps *steps, const struct b200_totals *now) {
   if (b200_steps_searching(steps) && steps->told == 0) {
     uint32_t covered = 0;
-    uint32_t period = find_period(steps, &covered);
+    uint32_t period = find_period(steps, steps->period == 0 ? COVERED_AT_END : COVERED, &covered);
     if (period > 0)
       adopt(steps, period, covered);
   }

@@ -5,7 +5,8 @@
  *
  * The caller adds every operation with a signature (what it is) and the totals at that instant (what the job had done so
  * far). Once the last operations repeat with a smallest exact period, covering at least three periods and four fifths of
- * what is remembered, the steps so far are handed out, and from then on each step as its successor begins.
+ * what is remembered (at the end of a job that has had no steps: half), the steps so far are handed out, and from then on
+ * each step as its successor begins.
  *
  * Repetition inside a step (equal layers) can look like steps for a while. So every newly found period starts a new
  * *generation*; a reader keeps the generation that covers the most operations. A period without any reduction is never

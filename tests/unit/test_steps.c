@@ -111,6 +111,22 @@ START_TEST(what_comes_before_the_first_step_is_not_a_step) {
 }
 END_TEST
 
+/* What begins a job may be a good part of a short one. Layers of its only step are no steps. */
+START_TEST(a_short_job_is_judged_at_its_end) {
+  begin(0);
+  for (int i = 0; i < 40; i++)
+    add(BROADCAST, false);
+  for (int step = 0; step < 5; step++)
+    fsdp2_step(4);
+  ck_assert_uint_eq(found.generations[1].steps, 0);
+  expect(5, fsdp2_period(4));
+  ck_assert_uint_eq(found.generations[best()].first_start_ns, 40);
+  begin(0);
+  fsdp2_step(80);
+  expect(0, 0);
+}
+END_TEST
+
 START_TEST(evaluation_is_left_out_and_the_steps_go_on) {
   begin(0);
   for (int step = 0; step < 40; step++) {
@@ -209,6 +225,7 @@ END_TEST
   X(equal_blocks_do_not_hide_the_step) \
   X(three_steps_are_enough) \
   X(what_comes_before_the_first_step_is_not_a_step) \
+  X(a_short_job_is_judged_at_its_end) \
   X(evaluation_is_left_out_and_the_steps_go_on) \
   X(accumulated_micro_batches_are_one_step) \
   X(one_bucket_per_step) \
