@@ -1,18 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interpose/live.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "interpose/runtime.h"
 
+/* Standard streams that this program was started without: their numbers go to the first files that it opens. */
+static bool closed[STDERR_FILENO + 1];
+
+__attribute__((constructor)) static void look_at_streams(void) {
+  int saved_errno = errno;
+  for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+    closed[fd] = fcntl(fd, F_GETFD) < 0;
+  errno = saved_errno;
+}
+
+/* Where the lines go; -1: nowhere. */
+static int stream_of(const struct b200_config *config, int rank) {
+  if (config->metrics == B200_METRICS_OFF || rank > 0)
+    return -1;
+  int stream = config->metrics == B200_METRICS_STDOUT ? STDOUT_FILENO : STDERR_FILENO;
+  if (!closed[stream])
+    return stream;
+  b200_runtime_say("metrics: the stream of B200OPT_METRICS is closed, no lines of metrics; the job is not affected");
+  return -1;
+}
+
 void b200_live_start(struct b200_live *live, const struct b200_config *config) {
   struct b200_launch launch;
   b200_launch_load(&launch);
-  bool lines = config->metrics != B200_METRICS_OFF && launch.rank <= 0;
-  struct b200_meter_config meter = {.stream = !lines                                   ? -1
-                                              : config->metrics == B200_METRICS_STDOUT ? STDOUT_FILENO
-                                                                                       : STDERR_FILENO,
+  struct b200_meter_config meter = {.stream = stream_of(config, launch.rank),
                                     .every = config->metrics_every,
                                     .prometheus = config->prometheus_file,
                                     .labels = {.rank = launch.rank < 0 ? 0 : launch.rank},

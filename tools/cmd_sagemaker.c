@@ -42,16 +42,16 @@ static const struct definition {
 #undef B200_METRIC
     /* {'loss': 2.31, 'grad_norm': 1.0}; {"loss": 2.31, "step": 3} */
     {"loss:huggingface", "['\"]loss['\"]: *['\"]?" NUMBER},
-    /* step:  1  loss:  8.1234  grad_norm: …, perhaps with colours; but not its validation, "validate step:  1  loss: …" */
-    {"loss:torchtitan", "[-m] *step: *[0-9,]+ .*[ m]loss: *" NUMBER},
+    /* step:  1  loss:  8.1234  grad_norm: …, perhaps with colours; "validate step:  1  loss: …" has no norm */
+    {"loss:torchtitan", "step: *[0-9,]+ .*[ m]loss: *" NUMBER "[^:]*grad_norm"},
     /* iteration  10/ 100 | … | lm loss: 6.5E+00 | … */
     {"loss:megatron", "[|] *lm loss: *" NUMBER},
     /* Epoch 0:  10%|… | 1/10 [00:01<00:09, v_num=0, train_loss_step=2.31] */
     {"loss:lightning", "train_loss[_step]*=" NUMBER},
     /* Epoch 1 | iter 16 step 2 | loss train: 10.5, val: n/a */
     {"loss:litgpt", "loss train: *" NUMBER},
-    /* step 3 loss 2.31; iter 3: loss 2.31; 3 | loss=2.31 */
-    {"loss:generic", "[0-9][],:|) ]*loss *[=: ] *" NUMBER},
+    /* step 3 loss 2.31; iter 3: loss 2.31; step 3, loss=2.31 */
+    {"loss:generic", "[0-9][],:)]? ?loss *[=: ] *" NUMBER},
 };
 _Static_assert(COUNT(definitions) <= DEFINITIONS_MAX, "SageMaker's bound of definitions");
 #define B200_METRIC(id, line, scale, places, prometheus, type, help)                                                        \
