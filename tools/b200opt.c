@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interpose/record/reader.h"
+
 static const char version[] = "b200opt " B200_VERSION;
 
 static const struct verb {
@@ -45,6 +47,27 @@ void cmd_fail(int status, const char *format, ...) {
   say(format, arguments);
   va_end(arguments);
   exit(status);
+}
+
+void cmd_folder_take(struct cmd_folder *folder, const char *value) {
+  if (folder->path)
+    folder->extra = value;
+  else
+    folder->path = value;
+}
+
+void cmd_folder_check(const struct cmd_folder *folder, const char *verb, bool needed) {
+  if (needed && !folder->path)
+    cmd_fail(B200_EXIT_USAGE, "%s: a log folder is missing; see b200opt %s --help", verb, verb);
+  if (folder->extra)
+    cmd_fail(B200_EXIT_USAGE, "%s: one log folder is enough, '%s' is too much; see b200opt %s --help", verb, folder->extra,
+             verb);
+}
+
+void cmd_logs_read(const char *verb, const char *folder, struct b200_logs *logs) {
+  int error = b200_logs_read(folder, logs);
+  if (error)
+    cmd_fail(B200_EXIT_UNAVAILABLE, "%s: cannot read '%s': %s", verb, folder, strerror(error));
 }
 
 static error_t parse_common(int key, char *value, struct argp_state *state) {

@@ -35,6 +35,21 @@ _Noreturn void cmd_fail(int status, const char *format, ...) __attribute__((form
    end the process with one line, status 2. ARGP_IN_ORDER in `flags` for verbs that take a command. */
 void cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 
+/* The argument LOGDIR of a verb. */
+struct cmd_folder {
+  const char *path;  /* NULL: not given */
+  const char *extra; /* an argument too many; NULL: none */
+};
+
+/* For argp's ARGP_KEY_ARG. */
+void cmd_folder_take(struct cmd_folder *folder, const char *value);
+/* An argument too many, or a missing one that is needed, ends the process with one line, status 2. */
+void cmd_folder_check(const struct cmd_folder *folder, const char *verb, bool needed);
+
+/* All logs below `folder`, to be freed by b200_logs_free(); what cannot be read ends the process with one line. */
+struct b200_logs;
+void cmd_logs_read(const char *verb, const char *folder, struct b200_logs *logs);
+
 /* --help, --usage, --version. */
 extern const struct argp_child cmd_common[];
 

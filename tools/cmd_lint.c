@@ -63,7 +63,8 @@ static const struct argp_option options[] = {
 };
 
 struct arguments {
-  const char *folder, *gpu, *model, *tokens, *shape, *extra;
+  struct cmd_folder folder;
+  const char *gpu, *model, *tokens, *shape;
 };
 
 static error_t parse(int key, char *value, struct argp_state *state) {
@@ -82,10 +83,7 @@ static error_t parse(int key, char *value, struct argp_state *state) {
     arguments->shape = value;
     return 0;
   case ARGP_KEY_ARG:
-    if (arguments->folder)
-      arguments->extra = value;
-    else
-      arguments->folder = value;
+    cmd_folder_take(&arguments->folder, value);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -289,12 +287,6 @@ static void print_model(const struct b200_policy *policy, const struct b200_conf
 
 /* ---- a log */
 
-static void read_log(const char *folder, struct b200_logs *logs) {
-  int error = b200_logs_read(folder, logs);
-  if (error)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "lint: cannot read '%s': %s", folder, strerror(error));
-}
-
 /* The first of the library's own logs that has GEMMs, else of the node's. */
 static const struct b200_log *choose_log(const char *folder, const struct b200_logs *logs) {
   const struct b200_log *chosen = NULL;
@@ -350,8 +342,7 @@ static void print_log(const struct b200_policy *policy, const struct b200_config
 /* ---- the verb */
 
 static void check_arguments(const struct arguments *arguments) {
-  if (arguments->extra)
-    cmd_fail(B200_EXIT_USAGE, "lint: one log folder is enough, '%s' is too much; see b200opt lint --help", arguments->extra);
+  cmd_folder_check(&arguments->folder, "lint", false);
   if (arguments->tokens && !arguments->model)
     cmd_fail(B200_EXIT_USAGE, "lint: --tokens goes with --model; see b200opt lint --help");
 }
@@ -376,9 +367,10 @@ int cmd_lint(int argc, char **argv) {
   int64_t tokens[TOKENS_MAX];
   cmd_parse(&argp, argc, argv, 0, &arguments);
   check_arguments(&arguments);
-  if (arguments.folder)
-    read_log(arguments.folder, &logs);
-  const struct b200_log *log = arguments.folder ? choose_log(arguments.folder, &logs) : NULL;
+  const char *folder = arguments.folder.path;
+  if (folder)
+    cmd_logs_read("lint", folder, &logs);
+  const struct b200_log *log = folder ? choose_log(folder, &logs) : NULL;
   const struct model *model = arguments.model ? find_model(arguments.model) : NULL;
   int token_count = parse_tokens(arguments.tokens, tokens);
   if (arguments.shape)

@@ -54,7 +54,8 @@ static const struct argp_option options[] = {
 };
 
 struct arguments {
-  const char *folder, *against, *run, *extra;
+  struct cmd_folder folder;
+  const char *against, *run;
   bool json;
   struct kineto_question kineto;
 };
@@ -78,20 +79,11 @@ static error_t parse(int key, char *value, struct argp_state *state) {
     arguments->kineto.without_last_step = true;
     return 0;
   case ARGP_KEY_ARG:
-    if (arguments->folder)
-      arguments->extra = value;
-    else
-      arguments->folder = value;
+    cmd_folder_take(&arguments->folder, value);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
   }
-}
-
-static void read_folder(const char *folder, struct b200_logs *logs) {
-  int error = b200_logs_read(folder, logs);
-  if (error)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "report: cannot read '%s': %s", folder, strerror(error));
 }
 
 static json_t *make_arm(const char *folder, const struct b200_logs *logs, const char *run, enum loss_source losses) {
@@ -112,13 +104,13 @@ static void add_notes(json_t *notes, const struct b200_logs *logs) {
 
 static json_t *make_report(const struct arguments *arguments) {
   struct b200_logs logs, against_logs = {0};
-  read_folder(arguments->folder, &logs);
+  cmd_logs_read("report", arguments->folder.path, &logs);
   if (arguments->against)
-    read_folder(arguments->against, &against_logs);
+    cmd_logs_read("report", arguments->against, &against_logs);
   /* Losses are compared from the same kind of source on both sides where that is possible. */
   bool output = arguments->against && report_has_output(&logs) && report_has_output(&against_logs);
   enum loss_source losses = output ? LOSS_FROM_OUTPUT_FIRST : LOSS_FROM_LOG_FIRST;
-  json_t *arm = make_arm(arguments->folder, &logs, arguments->run, losses);
+  json_t *arm = make_arm(arguments->folder.path, &logs, arguments->run, losses);
   json_t *report = json_pack("{si ss sO so}", "format", 1, "b200opt", B200_VERSION, "report", arm, "notes", json_array());
   json_object_set_new(report, "node_check", report_check_node(arm));
   json_object_set_new(report, "against", json_null());
@@ -144,10 +136,10 @@ static bool differs(const json_t *report, const char *part) {
 
 /* The traces are asked for with options that go with them, and nothing else. */
 static int report_kineto(const struct arguments *arguments) {
-  const char *other = arguments->folder    ? arguments->folder
-                      : arguments->against ? "--against"
-                      : arguments->run     ? "--run"
-                                           : NULL;
+  const char *other = arguments->folder.path ? arguments->folder.path
+                      : arguments->against   ? "--against"
+                      : arguments->run       ? "--run"
+                                             : NULL;
   if (!arguments->kineto.path)
     cmd_fail(B200_EXIT_USAGE, "report: --without-last-step goes with --kineto; see b200opt report --help");
   if (other)
@@ -162,11 +154,7 @@ int cmd_report(int argc, char **argv) {
   cmd_parse(&argp, argc, argv, 0, &arguments);
   if (arguments.kineto.path || arguments.kineto.without_last_step)
     return report_kineto(&arguments);
-  if (!arguments.folder)
-    cmd_fail(B200_EXIT_USAGE, "report: a log folder is missing; see b200opt report --help");
-  if (arguments.extra)
-    cmd_fail(B200_EXIT_USAGE, "report: one log folder is enough, '%s' is too much; see b200opt report --help",
-             arguments.extra);
+  cmd_folder_check(&arguments.folder, "report", true);
   json_t *report = make_report(&arguments);
   if (arguments.json) {
     json_dumpf(report, stdout, JSON_INDENT(1));

@@ -41,7 +41,8 @@ static const struct argp_option options[] = {
 };
 
 struct arguments {
-  const char *folder, *output, *run, *extra;
+  struct cmd_folder folder;
+  const char *output, *run;
 };
 
 static error_t parse(int key, char *value, struct argp_state *state) {
@@ -54,10 +55,7 @@ static error_t parse(int key, char *value, struct argp_state *state) {
     arguments->run = value;
     return 0;
   case ARGP_KEY_ARG:
-    if (arguments->folder)
-      arguments->extra = value;
-    else
-      arguments->folder = value;
+    cmd_folder_take(&arguments->folder, value);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -380,9 +378,9 @@ static void make_trace(const struct arguments *arguments, const struct b200_logs
   size_t count;
   const struct b200_log **chosen = report_logs_of_run(logs, arguments->run, &count);
   if (!count && arguments->run)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "trace: '%s' has no run named '%s'", arguments->folder, arguments->run);
+    cmd_fail(B200_EXIT_UNAVAILABLE, "trace: '%s' has no run named '%s'", arguments->folder.path, arguments->run);
   if (!count)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "trace: '%s' has no logs of the library (*.jsonl)", arguments->folder);
+    cmd_fail(B200_EXIT_UNAVAILABLE, "trace: '%s' has no logs of the library (*.jsonl)", arguments->folder.path);
   if (!out && !(trace.out = fopen(arguments->output, "we")))
     cmd_fail(B200_EXIT_UNAVAILABLE, "trace: cannot write '%s': %s", arguments->output, strerror(errno));
   report_match_make(chosen, count, &match);
@@ -411,16 +409,10 @@ int cmd_trace(int argc, char **argv) {
   struct arguments arguments = {0};
   struct b200_logs logs;
   cmd_parse(&argp, argc, argv, 0, &arguments);
-  if (!arguments.folder)
-    cmd_fail(B200_EXIT_USAGE, "trace: a log folder is missing; see b200opt trace --help");
-  if (arguments.extra)
-    cmd_fail(B200_EXIT_USAGE, "trace: one log folder is enough, '%s' is too much; see b200opt trace --help",
-             arguments.extra);
+  cmd_folder_check(&arguments.folder, "trace", true);
   if (!arguments.output && isatty(STDOUT_FILENO))
     cmd_fail(B200_EXIT_USAGE, "trace: a timeline is nothing for a terminal: name a file with -o FILE");
-  int error = b200_logs_read(arguments.folder, &logs);
-  if (error)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "trace: cannot read '%s': %s", arguments.folder, strerror(error));
+  cmd_logs_read("trace", arguments.folder.path, &logs);
   for (size_t i = 0; i < logs.note_count; i++)
     cmd_say("trace: %s", logs.notes[i]);
   make_trace(&arguments, &logs, arguments.output ? NULL : stdout);
