@@ -148,8 +148,6 @@ void b200_call_pointers(struct b200_gemm_call *out, const void *a, const void *b
   out->facts.align_c = alignment_of(c);
   out->facts.align_d = alignment_of(d);
   out->facts.align_bias = alignment_of(bias);
-  if (c == d)
-    out->facts.flags |= B200_CALL_IN_PLACE;
 }
 
 void b200_call_scalars(struct b200_gemm_call *out, const void *alpha, const void *beta, bool on_device) {

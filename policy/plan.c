@@ -68,8 +68,6 @@ static bool is_wide(uint8_t type) {
 static enum b200_reason kind_reason(const struct b200_facts *facts) {
   const struct b200_gemm *gemm = &facts->gemm;
   uint8_t bias = gemm->d == B200_ELEMENT_F16 ? B200_ELEMENT_F16 : B200_ELEMENT_BF16;
-  if (facts->flags & B200_CALL_CAPTURED && facts->flags & B200_CALL_NO_CAPTURE_ARENA)
-    return B200_REASON_CAPTURE;
   if (facts->flags & B200_CALL_WARM_UP)
     return B200_REASON_WARM_UP;
   if (facts->flags & B200_CALL_NARROW || is_narrow(gemm->a) || is_narrow(gemm->b))

@@ -42,11 +42,8 @@ enum b200_beta { B200_BETA_ZERO, B200_BETA_ONE, B200_BETA_OTHER, B200_BETA_DEVIC
 enum b200_call_flags {
   B200_CALL_NARROW = 1,           /* an operand is FP8 or FP4 already */
   B200_CALL_UNSUPPORTED_KIND = 2, /* row order, pointer-array batch, planar, an attribute that we do not carry over */
-  B200_CALL_CAPTURED = 4,         /* the stream is being captured */
-  B200_CALL_NO_CAPTURE_ARENA = 8, /* … and nothing of ours can be used there */
-  B200_CALL_IN_PLACE = 16,        /* C and D are the same memory with the same layout */
-  B200_CALL_ALPHA_DEVICE = 32,    /* pointer mode device */
-  B200_CALL_WARM_UP = 64,         /* the step is below B200OPT_WARMUP_STEPS */
+  B200_CALL_ALPHA_DEVICE = 4,     /* pointer mode device */
+  B200_CALL_WARM_UP = 8,          /* the step is below B200OPT_WARMUP_STEPS */
 };
 
 /* One GEMM call as the decision sees it. Every byte is set: compared and hashed bytewise. */

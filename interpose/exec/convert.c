@@ -52,7 +52,7 @@ static struct b200_side side_of(const struct b200_gemm *gemm, const struct b200_
       .narrow = narrow == B200_ELEMENT_E5M2 ? B200_NARROW_E5M2 : B200_NARROW_E4M3,
       .major = (uint8_t)major,
       .dst_major = (uint8_t)dst_major,
-      .amax = (uint8_t)b200_kernel_amax(source, major),
+      .amax = (uint8_t)b200_kernel_amax(source),
       .quantise = (uint8_t)(mx ? b200_kernel_mx(source, major) : b200_kernel_cast(source, major, dst_major)),
       .cut = plan->cuts > 1 && plan->cut_rows == is_a,
   };
@@ -64,6 +64,7 @@ static struct b200_product_operand operand_of(const struct b200_side *side, uint
       .k_fast = side->dst_major == B200_K_FAST,
       .ld = side->dst_ld,
       .stride = side->dst_stride,
+      .alignment = 256, /* place() */
   };
 }
 

@@ -13,13 +13,13 @@ static entry *const entries[B200_KERNEL_COUNT] = {
 #undef B200_KERNEL
 };
 
-void b200_cpu_run(enum b200_kernel kernel, const void *args, struct b200_grid grid, struct b200_cpu_traffic *traffic) {
+void b200_cpu_run(enum b200_kernel kernel, const void *args, uint32_t blocks, struct b200_cpu_traffic *traffic) {
   struct b200_cpu_traffic unused = {};
-  struct block here = {0, grid.x, traffic ? traffic : &unused};
+  struct block here = {0, blocks, traffic ? traffic : &unused};
   fenv_t callers;
   fegetenv(&callers);
   fesetenv(FE_DFL_ENV);
-  for (; here.index < grid.x; here.index++)
+  for (; here.index < blocks; here.index++)
     entries[kernel](here, args);
   fesetenv(&callers);
 }

@@ -20,10 +20,10 @@ struct b200_cpu_traffic {
   uint64_t wide_loads, narrow_loads; /* 16 bytes each / one element each */
 };
 
-/* Runs `kernel` with `args` (b200_kernels[kernel].args_bytes of them) on grid.x blocks. `traffic` (may be NULL) is added to.
-   Rounding is to nearest with subnormals kept, whatever the thread's floating-point environment, which is left as it was.
-   pre: as for a launch, and every address is one of this process. */
-void b200_cpu_run(enum b200_kernel kernel, const void *args, struct b200_grid grid, struct b200_cpu_traffic *traffic);
+/* Runs `kernel` with `args` (b200_kernels[kernel].args_bytes of them) on `blocks` blocks. `traffic` (may be NULL) is added
+   to. Rounding is to nearest with subnormals kept, whatever the thread's floating-point environment, which is left as it
+   was. pre: as for a launch, and every address is one of this process. */
+void b200_cpu_run(enum b200_kernel kernel, const void *args, uint32_t blocks, struct b200_cpu_traffic *traffic);
 
 #ifdef __cplusplus
 }

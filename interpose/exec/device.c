@@ -78,11 +78,11 @@ const struct b200_gpu *b200_gpu_any(void) {
 CUresult b200_gpu_launch(const struct b200_vendor *vendor, const struct b200_gpu *gpu, enum b200_kernel kernel,
                          const void *args, CUstream stream) {
   const struct b200_kernel_info *info = &b200_kernels[kernel];
-  struct b200_grid grid = b200_kernel_grid(kernel, args, gpu->facts.sms);
+  uint32_t blocks = b200_kernel_blocks(kernel, args, gpu->facts.sms);
   unsigned char copy[128]; /* the driver's parameter list is not const */
   void *parameters[] = {copy};
   if (info->args_bytes > sizeof copy)
     return CUDA_ERROR_INVALID_VALUE;
   memcpy(copy, args, info->args_bytes);
-  return vendor->cuLaunchKernel(gpu->kernels[kernel], grid.x, grid.y, 1, info->threads, 1, 1, 0, stream, parameters, NULL);
+  return vendor->cuLaunchKernel(gpu->kernels[kernel], blocks, 1, 1, info->threads, 1, 1, 0, stream, parameters, NULL);
 }

@@ -61,10 +61,8 @@ static bool complete_facts(struct b200_work *work, struct b200_facts *facts) {
   CUresult asked = work->vendor->cuStreamGetCaptureInfo_v2((CUstream)work->call->stream, &status, &id, NULL, NULL, NULL);
   if (asked != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
     return false;
-  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
     work->capture = id;
-    facts->flags |= B200_CALL_CAPTURED;
-  }
   if (exec.config->warmup_steps > 0 && b200_runtime_step() < exec.config->warmup_steps)
     facts->flags |= B200_CALL_WARM_UP;
   return true;

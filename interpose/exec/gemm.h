@@ -19,7 +19,7 @@
 #include "policy/config.h"
 #include "policy/plan.h"
 
-/* One call as the job made it. Facts without CAPTURED, NO_CAPTURE_ARENA and WARM_UP: those are found here. */
+/* One call as the job made it. Facts without WARM_UP, which is found here. */
 struct b200_gemm_call {
   struct b200_facts facts;
   void *handle; /* cublasHandle_t or cublasLtHandle_t, which serve alike */

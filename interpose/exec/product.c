@@ -108,27 +108,37 @@ static bool make_layouts(struct b200_product *out, const struct b200_vendor *ven
          make_layout(vendor, &out->d, type, m, n, facts->ldd, batch, facts->stride_d);
 }
 
-static bool make_preference(const struct b200_vendor *vendor, cublasLtMatmulPreference_t *out, size_t workspace_limit,
-                            uint32_t d_alignment) {
-  uint64_t bytes = workspace_limit;
-  if (vendor->cublasLtMatmulPreferenceCreate(out) != CUBLAS_STATUS_SUCCESS)
-    return false;
-  return vendor->cublasLtMatmulPreferenceSetAttribute(*out, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                                      sizeof bytes) == CUBLAS_STATUS_SUCCESS &&
-         vendor->cublasLtMatmulPreferenceSetAttribute(*out, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d_alignment,
-                                                      sizeof d_alignment) == CUBLAS_STATUS_SUCCESS &&
-         vendor->cublasLtMatmulPreferenceSetAttribute(*out, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d_alignment,
-                                                      sizeof d_alignment) == CUBLAS_STATUS_SUCCESS;
+/* What an algorithm may rely on. */
+struct terms_of_use {
+  uint64_t workspace_bytes;
+  uint32_t a, b, d; /* bytes that addresses are multiples of; C as D */
+};
+
+static bool prefer(const struct b200_vendor *vendor, cublasLtMatmulPreference_t preference, int attribute, const void *value,
+                   size_t bytes) {
+  return vendor->cublasLtMatmulPreferenceSetAttribute(preference, (cublasLtMatmulPreferenceAttributes_t)attribute, value,
+                                                      bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool make_preference(const struct b200_vendor *vendor, cublasLtMatmulPreference_t *out,
+                            const struct terms_of_use *use) {
+  return vendor->cublasLtMatmulPreferenceCreate(out) == CUBLAS_STATUS_SUCCESS &&
+         prefer(vendor, *out, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &use->workspace_bytes,
+                sizeof use->workspace_bytes) &&
+         prefer(vendor, *out, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &use->a, sizeof use->a) &&
+         prefer(vendor, *out, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &use->b, sizeof use->b) &&
+         prefer(vendor, *out, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &use->d, sizeof use->d) &&
+         prefer(vendor, *out, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &use->d, sizeof use->d);
 }
 
 static enum b200_product_result find_algorithm(struct b200_product *out, const struct b200_vendor *vendor, void *handle,
-                                               size_t workspace_limit, uint32_t d_alignment) {
+                                               const struct terms_of_use *use) {
   cublasLtMatmulPreference_t preference = NULL;
   cublasLtMatmulHeuristicResult_t found;
   int count = 0;
   enum b200_product_result result = B200_PRODUCT_ERROR;
   memset(&found, 0, sizeof found);
-  if (make_preference(vendor, &preference, workspace_limit, d_alignment)) {
+  if (make_preference(vendor, &preference, use)) {
     cublasStatus_t status = vendor->cublasLtMatmulAlgoGetHeuristic((cublasLtHandle_t)handle, out->desc, out->a, out->b,
                                                                    out->c, out->d, preference, 1, &found, &count);
     bool any = status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
@@ -149,9 +159,11 @@ enum b200_product_result b200_product_make(struct b200_product *out, const struc
                                            const struct b200_product_terms *terms, size_t workspace_limit,
                                            uint32_t d_alignment) {
   enum b200_product_result result = B200_PRODUCT_ERROR;
+  const struct terms_of_use use = {
+      .workspace_bytes = workspace_limit, .a = a->alignment, .b = b->alignment, .d = d_alignment};
   memset(out, 0, sizeof *out);
   if (make_desc(out, vendor, facts, format, a->k_fast, b->k_fast, terms) && make_layouts(out, vendor, facts, m, n, a, b))
-    result = find_algorithm(out, vendor, handle, workspace_limit, d_alignment);
+    result = find_algorithm(out, vendor, handle, &use);
   if (result != B200_PRODUCT_READY)
     b200_product_end(out, vendor);
   return result;

@@ -30,6 +30,7 @@ struct b200_product_operand {
   cudaDataType_t type;
   bool k_fast;
   int64_t ld, stride; /* elements; stride between the matrices of a batch */
+  uint32_t alignment; /* bytes that its address is a multiple of */
 };
 
 struct b200_product {

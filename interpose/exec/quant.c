@@ -41,8 +41,7 @@ static enum b200_kernel find(enum operation operation, enum b200_source type, en
   return B200_KERNEL_COUNT;
 }
 
-enum b200_kernel b200_kernel_amax(enum b200_source type, enum b200_major major) {
-  (void)major; /* the largest element of a matrix does not depend on which way it is looked at */
+enum b200_kernel b200_kernel_amax(enum b200_source type) {
   return find(AMAX, type, ANY);
 }
 
@@ -93,14 +92,14 @@ static int64_t tiles(int64_t elements) {
   return (elements + B200_TILE - 1) / B200_TILE;
 }
 
-struct b200_grid b200_kernel_grid(enum b200_kernel kernel, const void *args, int sms) {
+uint32_t b200_kernel_blocks(enum b200_kernel kernel, const void *args, int sms) {
   struct shape shape = shape_of_launch(kernel, args);
   int64_t blocks = tiles(shape.lines) * tiles(shape.width);
   /* Reductions end in atomics to one address: as many blocks as are resident at once, each taking several tiles. The others
      loop only where a grid cannot have one block per tile. */
   bool reduces = rows[kernel].operation == AMAX || rows[kernel].operation == ERROR;
   int64_t most = reduces ? 4 * (int64_t)(sms > 0 ? sms : 132) : INT32_MAX;
-  return (struct b200_grid){.x = (uint32_t)(blocks < most ? blocks : most), .y = 1};
+  return (uint32_t)(blocks < most ? blocks : most);
 }
 
 static int64_t padded(int64_t bytes) {

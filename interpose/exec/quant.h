@@ -135,14 +135,11 @@ struct b200_kernel_info {
 };
 extern const struct b200_kernel_info b200_kernels[B200_KERNEL_COUNT];
 
-/* Grid (x, y) for a launch of `kernel` with `args` on a GPU of `sms` multiprocessors. */
-struct b200_grid {
-  uint32_t x, y;
-};
-struct b200_grid b200_kernel_grid(enum b200_kernel kernel, const void *args, int sms);
+/* Blocks for a launch of `kernel` with `args` on a GPU of `sms` multiprocessors. */
+uint32_t b200_kernel_blocks(enum b200_kernel kernel, const void *args, int sms);
 
 /* The entry for an operation; B200_KERNEL_COUNT where there is none (a K-fast source is never transposed). */
-enum b200_kernel b200_kernel_amax(enum b200_source type, enum b200_major major);
+enum b200_kernel b200_kernel_amax(enum b200_source type);
 enum b200_kernel b200_kernel_cast(enum b200_source type, enum b200_major from, enum b200_major to);
 enum b200_kernel b200_kernel_mx(enum b200_source type, enum b200_major major);
 enum b200_kernel b200_kernel_error(enum b200_source type);

@@ -103,8 +103,8 @@ static struct b200_facts facts_of(const struct trial *trial) {
 
 static bool run_reference(const struct test *test, const struct b200_facts *facts, const struct b200_gemm_call *call,
                           float *d) {
-  const struct b200_product_operand a = {CUDA_R_16BF, facts->gemm.ta != 'N', facts->lda, 0};
-  const struct b200_product_operand b = {CUDA_R_16BF, facts->gemm.tb == 'N', facts->ldb, 0};
+  const struct b200_product_operand a = {CUDA_R_16BF, facts->gemm.ta != 'N', facts->lda, 0, 16};
+  const struct b200_product_operand b = {CUDA_R_16BF, facts->gemm.tb == 'N', facts->ldb, 0, 16};
   const struct b200_product_terms terms = {0};
   const struct b200_product_pointers pointers = {
       .a = call->a, .b = call->b, .c = d, .d = d, .alpha = call->alpha, .beta = call->beta};

@@ -10,6 +10,9 @@
 
 enum { SLOTS = 32 };
 
+/* The reference's first column is a multiple of this: B begins at a multiple of 16 bytes there, if it does so at all. */
+enum { FIRST_COLUMNS = 8 };
+
 /* A slot's life: FREE → TAKEN (its call is being issued) → SENT (its event is recorded) → FREE. */
 enum slot_state { FREE, TAKEN, SENT };
 
@@ -74,7 +77,7 @@ bool b200_watch_begin(struct b200_sample *out, const struct b200_vendor *vendor,
         .audit = audit,
         .columns = columns,
         .reference = reference,
-        .from = (int64_t)(calls * 2654435761u) % (gemm->n - columns + 1),
+        .from = (int64_t)(calls * 2654435761u) % (gemm->n - columns + 1) / FIRST_COLUMNS * FIRST_COLUMNS,
     };
     return true;
   }
@@ -91,6 +94,11 @@ uint64_t b200_watch_bytes(const struct b200_sample *sample, const struct b200_ge
   return (uint64_t)(reference_ld(gemm) * sample->columns) * b200_element_bytes((enum b200_element)gemm->d);
 }
 
+/* What the address of an operand's sampled columns is a multiple of. */
+static uint32_t alignment_of(uint8_t log2) {
+  return log2 < 4 ? 1u << log2 : 16;
+}
+
 static const void *columns_from(const void *matrix, int64_t column, int64_t ld, uint8_t element) {
   return (const char *)matrix + column * ld * (int64_t)b200_element_bytes((enum b200_element)element);
 }
@@ -100,8 +108,9 @@ void b200_watch_before(struct b200_sample *sample, const struct b200_vendor *ven
   struct b200_facts facts = call->facts;
   const struct b200_gemm *gemm = &facts.gemm;
   bool b_k_fast = gemm->tb == 'N';
-  const struct b200_product_operand a = {b200_cuda_type(gemm->a), gemm->ta != 'N', facts.lda, 0};
-  const struct b200_product_operand b = {b200_cuda_type(gemm->b), b_k_fast, facts.ldb, 0};
+  const struct b200_product_operand a = {b200_cuda_type(gemm->a), gemm->ta != 'N', facts.lda, 0,
+                                         alignment_of(facts.align_a)};
+  const struct b200_product_operand b = {b200_cuda_type(gemm->b), b_k_fast, facts.ldb, 0, alignment_of(facts.align_b)};
   const struct b200_product_terms terms = {.sm_target = call->sm_target};
   struct b200_product *product = sample->reference;
   sample->zeroed = vendor->cuMemsetD8Async((CUdeviceptr)sample->device, 0, sizeof *sample->device, (CUstream)call->stream) ==

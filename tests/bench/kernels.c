@@ -51,11 +51,11 @@ struct job {
 
 static void measure(const struct job *job) {
   struct b200_cpu_traffic traffic = {0};
-  struct b200_grid grid = b200_kernel_grid(job->kernel, job->args, 148);
+  uint32_t blocks = b200_kernel_blocks(job->kernel, job->args, 148);
   double start = cpu_seconds(), spent;
   int runs = 0;
   do {
-    b200_cpu_run(job->kernel, job->args, grid, &traffic);
+    b200_cpu_run(job->kernel, job->args, blocks, &traffic);
     runs++;
     spent = cpu_seconds() - start;
   } while (spent < 0.2);
@@ -80,7 +80,7 @@ int main(void) {
       struct b200_cast_args cast = {.in = in, .dst = dst, .dst_ld = WIDTH, .scale = &scale};
       struct b200_mx_args mx = {.in = in, .dst = dst, .dst_ld = WIDTH, .scales = scales};
       if (major == B200_K_FAST)
-        measure(&(struct job){b200_kernel_amax(type, major), &amax, bytes, bytes});
+        measure(&(struct job){b200_kernel_amax(type), &amax, bytes, bytes});
       measure(&(struct job){b200_kernel_cast(type, major, major), &cast, bytes, bytes + ELEMENTS});
       if (major == B200_K_SLOW)
         measure(&(struct job){b200_kernel_cast(type, B200_K_SLOW, B200_K_FAST), &cast, bytes, bytes + ELEMENTS});

@@ -136,11 +136,14 @@ def test_guard_lets_pass(tmp_path, suite, precision):
     ("deep_mixture_wgrad", "b200", "starved", ["fp8", "mxfp8"], {}),
     ("hidden", "b200", "error", ["mxfp8", "native"], {}),
     ("hidden", "b200", "error", ["fp8", "mxfp8", "native"], {}),
+    ("hidden_shifted", "b200", "error", ["mxfp8", "native"], {}),
+    ("hidden_wide", "b200", "error", ["mxfp8", "native"], {}),
     ("hidden_dgrad", "b200", "error", ["fp8", "mxfp8", "native"], {}),
     ("hidden_wgrad", "b200", "error", ["fp8", "mxfp8", "native"], {})])
 def test_guard_demotes(tmp_path, suite, gpu, verdict, plans, more):
     """Outlier channels, and gradients of very different magnitudes, starve the rest in per-tensor FP8; outliers in every block that D
-    does not depend on do so in MXFP8. Three bad samples, 64 calls apart, and the next step goes on in what is wider, with its very bits."""
+    does not depend on do so in MXFP8, also where operands lie at odd addresses and are wider than what is compared. Three bad samples,
+    64 calls apart, and the next step goes on in what is wider, with its very bits."""
     more = {"B200OPT_STEP_PERIOD": "16", "B200OPT_VNODE_GPU": gpu, **more}
     result, records = run(tmp_path / "guarded", plans[0], suite, plans[0], **more)
     seen = [(int(re.search(r"call (\d+)", case)[1]), value) for case, value in hashes(result)]

@@ -14,20 +14,14 @@ FP_MAX = {E4M3: 448.0, E5M2: 57344.0}
 BITS = {BF16: np.uint16, F16: np.uint16, F32: np.uint32}
 
 library = ctypes.CDLL(os.environ["B200_KERNELS"])
-
-
-class Grid(ctypes.Structure):
-    _fields_ = [("x", ctypes.c_uint32), ("y", ctypes.c_uint32)]
-
-
-library.b200_kernel_grid.restype = Grid
-library.b200_kernel_grid.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+library.b200_kernel_blocks.restype = ctypes.c_uint32
+library.b200_kernel_blocks.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
 library.b200_cpu_run.restype = None
-library.b200_cpu_run.argtypes = [ctypes.c_int, ctypes.c_void_p, Grid, ctypes.c_void_p]
+library.b200_cpu_run.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p]
 
 
 def run(kernel, args):
-    library.b200_cpu_run(kernel, ctypes.byref(args), library.b200_kernel_grid(kernel, ctypes.byref(args), 4), None)
+    library.b200_cpu_run(kernel, ctypes.byref(args), library.b200_kernel_blocks(kernel, ctypes.byref(args), 4), None)
 
 
 def aligned(size, poison=0xA5):
@@ -53,7 +47,7 @@ def tensor_scale(bits, type_, narrow, major=K_FAST, scale=None):
     """(scale, inverse), in a fresh slot unless one is given."""
     bits, in_ = operand(bits, type_, major)
     scale = Scale() if scale is None else scale
-    run(library.b200_kernel_amax(type_, major), AmaxArgs(in_, ctypes.addressof(scale), FP_MAX[narrow]))
+    run(library.b200_kernel_amax(type_), AmaxArgs(in_, ctypes.addressof(scale), FP_MAX[narrow]))
     return np.float32(scale.scale), np.float32(scale.inverse)
 
 

@@ -30,7 +30,6 @@ static struct b200_facts good_facts(void) {
   facts.lda = facts.ldb = facts.ldc = facts.ldd = 4096;
   facts.c = B200_ELEMENT_BF16;
   facts.align_a = facts.align_b = facts.align_c = facts.align_d = facts.align_bias = 8;
-  facts.flags = B200_CALL_IN_PLACE;
   return facts;
 }
 
@@ -84,8 +83,6 @@ static const struct row {
     {B200_REASON_CONVERTED, FP8, FP8, 90, 130100, 0, {AS(auto)}, {{0}}},
     {B200_REASON_OBSERVE, NO, NO, 100, 130100, 0, {NULL}, {{0}}},
     {B200_REASON_OBSERVE, NO, NO, 100, 130100, 0, {"B200OPT_WGRAD=fp8"}, {SET(gemm.role, B200_ROLE_WGRAD)}},
-    {B200_REASON_CAPTURE, NO, FP8, 100, 130100, 0, {AS(fp8)}, {SET(flags, B200_CALL_CAPTURED | B200_CALL_NO_CAPTURE_ARENA)}},
-    {B200_REASON_CONVERTED, FP8, FP8, 100, 130100, 0, {AS(fp8)}, {SET(flags, B200_CALL_CAPTURED)}},
     {B200_REASON_WARM_UP, NO, FP8, 100, 130100, 0, {AS(fp8)}, {SET(flags, B200_CALL_WARM_UP)}},
     {B200_REASON_ALREADY_NARROW, NO, FP8, 100, 130100, 0, {AS(fp8)}, {SET(flags, B200_CALL_NARROW)}},
     {B200_REASON_ALREADY_NARROW, NO, FP8, 100, 130100, 0, {AS(fp8)}, {SET(gemm.b, B200_ELEMENT_E5M2)}},
@@ -247,8 +244,8 @@ static void check_row(const struct row *row) {
 }
 
 START_TEST(each_reason_has_its_causes) {
-  static const enum b200_reason of_the_edge[] = {B200_REASON_OFF, B200_REASON_RE_ENTRANT, B200_REASON_KERNELS,
-                                                 B200_REASON_SELF_TEST, B200_REASON_NO_MEMORY};
+  static const enum b200_reason of_the_edge[] = {B200_REASON_OFF,       B200_REASON_RE_ENTRANT, B200_REASON_KERNELS,
+                                                 B200_REASON_SELF_TEST, B200_REASON_CAPTURE,    B200_REASON_NO_MEMORY};
   bool seen[B200_REASON_COUNT] = {false};
   for (size_t i = 0; i < COUNT(rows); i++) {
     check_row(&rows[i]);
@@ -267,8 +264,6 @@ START_TEST(the_first_cause_gives_the_reason) {
     enum b200_reason reason;
     struct set sets[3];
   } pairs[] = {
-      {B200_REASON_CAPTURE,
-       {SET(flags, B200_CALL_CAPTURED | B200_CALL_NO_CAPTURE_ARENA | B200_CALL_WARM_UP | B200_CALL_NARROW)}},
       {B200_REASON_WARM_UP, {SET(flags, B200_CALL_WARM_UP | B200_CALL_NARROW)}},
       {B200_REASON_ALREADY_NARROW, {SET(flags, B200_CALL_NARROW | B200_CALL_UNSUPPORTED_KIND)}},
       {B200_REASON_API, {SET(gemm.api, B200_API_TYPED), SET(gemm.a, B200_ELEMENT_F32)}},
@@ -575,7 +570,6 @@ static const char *violation(const struct b200_device *device, const struct b200
       {gemm->m < 1 || gemm->n < 1 || gemm->k < 1, "no work"},
       {plan->fast_accumulate && gemm->role != B200_ROLE_FPROP, "fast accumulation beyond the forward"},
       {gemm->a == B200_ELEMENT_F32 || gemm->b == B200_ELEMENT_F32, "FP32 is left alone"},
-      {(facts->flags & B200_CALL_CAPTURED) && (facts->flags & B200_CALL_NO_CAPTURE_ARENA), "capture"},
       {(facts->flags & (B200_CALL_NARROW | B200_CALL_UNSUPPORTED_KIND | B200_CALL_WARM_UP)) != 0, "flags"},
   };
   for (size_t i = 0; i < COUNT(rules); i++)

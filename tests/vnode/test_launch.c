@@ -61,9 +61,9 @@ static struct quantisation quantisation_make(CUstream stream) {
 static CUresult launch(CUfunction function, const struct b200_mx_args *args, CUstream stream) {
   struct b200_mx_args copy = *args; /* gone when the kernel runs late */
   void *parameters[] = {&copy};
-  struct b200_grid grid = b200_kernel_grid(B200_KERNEL_MX_F32_KFAST, args, 148);
-  CUresult result = cuLaunchKernel(function, grid.x, grid.y, 1, b200_kernels[B200_KERNEL_MX_F32_KFAST].threads, 1, 1, 0,
-                                   stream, parameters, NULL);
+  uint32_t blocks = b200_kernel_blocks(B200_KERNEL_MX_F32_KFAST, args, 148);
+  CUresult result = cuLaunchKernel(function, blocks, 1, 1, b200_kernels[B200_KERNEL_MX_F32_KFAST].threads, 1, 1, 0, stream,
+                                   parameters, NULL);
   memset(&copy, 0xff, sizeof copy);
   return result;
 }

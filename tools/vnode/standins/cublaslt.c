@@ -141,6 +141,23 @@ static bool preference_allows(const struct lt_preference *preference, const stru
          preference->align_d_bytes % alignment == 0 && preference->max_workspace_bytes >= lt_problem_workspace(problem);
 }
 
+/* An algorithm may rely on what the preference says of addresses, as far as 128-bit accesses make use of it. DOC: "a smaller
+   value will exclude algorithms that can not work with" such a matrix; no run has shown what becomes of one that lies worse.
+ */
+static uint8_t relied_on(uint32_t preferred_bytes) {
+  return preferred_bytes < 16 ? (uint8_t)preferred_bytes : 16;
+}
+
+static void rely_on_addresses(const struct lt_preference *preference, cublasLtMatmulAlgo_t *out) {
+  struct lt_algo algo;
+  memcpy(&algo, out, sizeof algo);
+  algo.align_a = relied_on(preference->align_a_bytes);
+  algo.align_b = relied_on(preference->align_b_bytes);
+  algo.align_c = relied_on(preference->align_c_bytes);
+  algo.align_d = relied_on(preference->align_d_bytes);
+  memcpy(out, &algo, sizeof algo);
+}
+
 VNODE_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
                                                         cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                         cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -160,6 +177,7 @@ VNODE_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
   if (!preference_allows(&wanted, &problem))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   result_make(&problem, &results[0]);
+  rely_on_addresses(&wanted, &results[0].algo);
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -288,6 +306,20 @@ static bool aligned(const struct lt_problem *problem, const struct vnode_gemm *g
   return all % lt_problem_alignment(problem) == 0;
 }
 
+static bool lies_at(const void *address, uint8_t bytes) {
+  return bytes == 0 || (uintptr_t)address % bytes == 0;
+}
+
+/* pre: the algorithm is valid, or NULL. */
+static bool aligned_for(const cublasLtMatmulAlgo_t *given, const struct vnode_gemm *gemm) {
+  struct lt_algo algo;
+  if (!given)
+    return true;
+  memcpy(&algo, given, sizeof algo);
+  return lies_at(gemm->a.data, algo.align_a) && lies_at(gemm->b.data, algo.align_b) && lies_at(gemm->d.data, algo.align_d) &&
+         (vnode_scalar_is_zero(&gemm->beta) || lies_at(gemm->c.data, algo.align_c));
+}
+
 /* Too small a workspace: INVALID_VALUE with an algorithm given, else no algorithm fits. */
 static cublasStatus_t workspace_check(const struct lt_problem *problem, const cublasLtMatmulAlgo_t *algo,
                                       const void *workspace, size_t bytes) {
@@ -335,6 +367,8 @@ VNODE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulD
   status = workspace_check(&problem, algo, workspace, workspace_bytes);
   if (status != CUBLAS_STATUS_SUCCESS)
     return status;
+  if (!aligned_for(algo, &gemm))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   return vnode_blas_submit(stream, "lt", vnode_gemm_compute_name(problem.op.compute), problem.epilogue_name,
                            problem.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32, &gemm);
 }

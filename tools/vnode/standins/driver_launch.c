@@ -205,7 +205,7 @@ enum { MAX_ARGS_BYTES = 128 };
 /* The operation's arguments. */
 struct run {
   enum b200_kernel kernel;
-  struct b200_grid grid;
+  uint32_t blocks;
   _Alignas(16) unsigned char args[MAX_ARGS_BYTES];
 };
 
@@ -224,7 +224,7 @@ __attribute__((constructor)) static void take_preloaded_executor(void) {
 
 static void run_kernel(void *args) {
   const struct run *run = args;
-  run_on_cpu(run->kernel, run->args, run->grid, NULL);
+  run_on_cpu(run->kernel, run->args, run->blocks, NULL);
 }
 
 /* One launch as the entry points take it. */
@@ -257,12 +257,12 @@ static const void *packed_args(enum b200_kernel kernel, void **extra) {
 
 static CUresult launch_known(enum b200_kernel kernel, const struct launch *launch) {
   const struct b200_kernel_info *info = &b200_kernels[kernel];
-  struct run run = {.kernel = kernel, .grid = {launch->grid[0], launch->grid[1]}};
+  struct run run = {.kernel = kernel, .blocks = launch->grid[0]};
   size_t threads = (size_t)launch->block[0] * launch->block[1] * launch->block[2];
   if (threads != info->threads || launch->block[0] != threads)
     wrong_launch(kernel, "threads", threads, info->threads);
-  if (launch->grid[2] != 1)
-    wrong_launch(kernel, "depth of its grid", launch->grid[2], 1);
+  if (launch->grid[1] != 1 || launch->grid[2] != 1)
+    wrong_launch(kernel, "depth of its grid", (size_t)launch->grid[1] * launch->grid[2], 1);
   if (launch->shared_bytes)
     wrong_launch(kernel, "bytes of shared memory", launch->shared_bytes, 0);
   const void *args = launch->parameters ? launch->parameters[0] : packed_args(kernel, launch->extra);

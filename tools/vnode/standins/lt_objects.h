@@ -79,7 +79,8 @@ struct lt_algo {
   uint32_t magic;
   uint32_t id, tile, split_k, reduction, swizzle, custom, stages;
   uint16_t inner_shape, cluster_shape;
-  uint64_t workspace_bytes; /* what it was found to need */
+  uint8_t align_a, align_b, align_c, align_d; /* bytes of addresses that it relies on; 0: nothing */
+  uint64_t workspace_bytes;                   /* what it was found to need */
 };
 
 _Static_assert(sizeof(struct lt_matmul) <= sizeof(cublasLtMatmulDescOpaque_t), "lt_matmul");
