@@ -152,7 +152,6 @@ static void go_on(struct b200_step_sources *sources, const struct b200_totals *n
   sources->told = before.told;
   sources->steps_now = before.steps_now;
   sources->numbered_lines = before.numbered_lines > 0;
-  sources->first = before.last;
   sources->lines = before.lines > 0;
   sources->line_before = before.line_before;
 }

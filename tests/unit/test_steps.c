@@ -10,7 +10,7 @@
 struct found {
   struct {
     uint64_t steps, period;
-    uint64_t first_start_ns, last_end_ns;
+    uint64_t first_start_ns, last_end_ns, interrupted;
   } generations[64];
 };
 
@@ -25,6 +25,7 @@ static void note(void *context, const struct b200_step *step) {
   if (to->generations[step->generation].steps++ == 0)
     to->generations[step->generation].first_start_ns = step->start.t_ns;
   to->generations[step->generation].period = step->period;
+  to->generations[step->generation].interrupted += step->interrupted;
   to->generations[step->generation].last_end_ns = step->end.t_ns;
 }
 
@@ -141,6 +142,7 @@ START_TEST(evaluation_is_left_out_and_the_steps_go_on) {
   ck_assert_uint_ge(found.generations[best()].steps, 36);
   ck_assert_uint_le(found.generations[best()].steps, 40);
   ck_assert_uint_eq(found.generations[best()].period, fsdp2_period(4));
+  ck_assert_uint_eq(found.generations[best()].interrupted, 3); /* the first one after each evaluation but the last */
 }
 END_TEST
 
