@@ -102,7 +102,8 @@ static void read_config(void) {
                  : !strcmp(order, "deferred") ? VNODE_ORDER_DEFERRED
                                               : VNODE_ORDER_ADVERSARIAL;
   config.seed = strtoull(value_of("B200OPT_VNODE_SEED"), NULL, 10);
-  config.kernels_skipped = !strcmp(value_of("B200OPT_VNODE_KERNELS"), "skip");
+  config.gemms_skipped = !strcmp(value_of("B200OPT_VNODE_KERNELS"), "none");
+  config.kernels_skipped = config.gemms_skipped || !strcmp(value_of("B200OPT_VNODE_KERNELS"), "skip");
   config.fault = text_of("B200OPT_VNODE_FAULT");
   config.trace = text_of("B200OPT_VNODE_TRACE");
   config.rank = launcher_number("RANK");

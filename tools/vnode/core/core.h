@@ -80,6 +80,7 @@ struct vnode_config {
   const char *trace;      /* B200OPT_VNODE_TRACE, see trace.c; NULL: none */
   int rank;               /* RANK, or -1 */
   int world;              /* WORLD_SIZE, or -1 */
+  bool gemms_skipped;     /* B200OPT_VNODE_KERNELS=none: nor by cuBLAS */
 };
 
 VNODE_API const struct vnode_config *vnode_config(void);
