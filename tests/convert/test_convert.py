@@ -117,10 +117,10 @@ E4M3 = {"B200OPT_FP8_GRAD_FORMAT": "e4m3"}
 
 @pytest.mark.parametrize("suite,precision", [
     ("healthy", "fp8"), ("healthy", "mxfp8"), ("outliers_1e4", "mxfp8"), ("outliers_1e5", "mxfp8"), ("mixture_dgrad", "mxfp8"), ("mixture_wgrad", "mxfp8"),
-    ("mixture_dgrad", "fp8"), ("mixture_wgrad", "fp8"), ("nan", "fp8"), ("nan", "mxfp8"), ("inf", "fp8"), ("inf", "mxfp8")])
+    ("mixture_dgrad", "fp8"), ("mixture_wgrad", "fp8"), ("cancelling_wgrad", "fp8"), ("cancelling_wgrad", "mxfp8"), ("nan", "fp8"), ("nan", "mxfp8"), ("inf", "fp8"), ("inf", "mxfp8")])
 def test_guard_lets_pass(tmp_path, suite, precision):
-    """Healthy numbers; those that a block's own scale, or the range of E5M2, keeps; and operands that are not numbers, which no format
-    can save: the program sees them in all of the column of D that they belong to."""
+    """Healthy numbers, sums that cancel among them; those that a block's own scale, or the range of E5M2, keeps; and operands that are
+    not numbers, which no format can save: the program sees them in all of the column of D that they belong to."""
     result, records = run(tmp_path, precision, suite, precision, B200OPT_STEP_PERIOD="16")
     assert len(hashes(result)) == 1 and count(records, "reason") == {"converted": 600}
     assert not guard_records(records, "sample") + guard_records(records, "guard")
@@ -168,7 +168,8 @@ def test_healthy_training_triggers_nothing(tmp_path, precision):
     steps = 2000 if LONG else 200
     traces = tmp_path / "traces"
     traces.mkdir()
-    _, records = run(tmp_path / "logs", precision, "training", precision, str(steps), B200OPT_STEP_PERIOD="6", B200OPT_VNODE_TRACE=f"{traces}/")
+    _, records = run(tmp_path / "logs", precision, "training", precision, str(steps), B200OPT_STEP_PERIOD="6", B200OPT_TIMING="off",
+                     B200OPT_VNODE_TRACE=f"{traces}/")
     assert count(records, "reason") == {"converted": 6 * steps} and set(count(records, "role")) == {"fprop", "dgrad", "wgrad"}
     assert not guard_records(records, "sample") + guard_records(records, "guard")
     assert calls_of(traces)["cuEventRecord"] == 3 * -(-2 * steps // 64), "samples are taken"
@@ -189,7 +190,7 @@ def test_guard_off_samples_nothing(tmp_path):
     for guard in ("on", "off"):
         traces[guard] = tmp_path / guard
         traces[guard].mkdir()
-        _, records = run(tmp_path / f"logs_{guard}", "fp8", "healthy", "fp8", B200OPT_GUARD=guard, B200OPT_VNODE_TRACE=f"{traces[guard]}/")
+        _, records = run(tmp_path / f"logs_{guard}", "fp8", "healthy", "fp8", B200OPT_GUARD=guard, B200OPT_TIMING="off", B200OPT_VNODE_TRACE=f"{traces[guard]}/")
         assert count(records, "reason") == {"converted": 600}
     on, off = calls_of(traces["on"]), calls_of(traces["off"])
     assert on["cuEventRecord"] == 10 and off["cuEventRecord"] == off["cuEventQuery"] == off["cuEventCreate"] == 0
