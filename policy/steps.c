@@ -153,18 +153,35 @@ static void adopt(struct b200_steps *steps, uint32_t period, uint32_t covered) {
   steps->begin = *totals_at(steps, begin);
 }
 
+/*
+ * A whole period has been seen again. What directly precedes it, back to where the pattern was left, may be steps as well:
+ * one that lacks its first operations, because an evaluation has left parameters gathered, ends as all do.
+ */
+static void regain(struct b200_steps *steps) {
+  uint64_t origin = steps->count - steps->period, oldest = steps->left_at, same = 0;
+  if (steps->count > B200_STEPS_REMEMBERED && oldest < steps->count - B200_STEPS_REMEMBERED)
+    oldest = steps->count - B200_STEPS_REMEMBERED;
+  while (origin - same > oldest && *at(steps, origin - same - 1) == steps->pattern[steps->period - 1 - same % steps->period])
+    same++;
+  uint64_t part = same % steps->period, end = origin - same + part;
+  steps->lost = false;
+  steps->interrupted = true;
+  if (part * 2 >= steps->period)
+    hand_out(steps, totals_at(steps, end - part), totals_at(steps, end));
+  for (; end < origin; end += steps->period)
+    hand_out(steps, totals_at(steps, end), totals_at(steps, end + steps->period));
+  steps->origin = origin;
+  steps->begin = *totals_at(steps, origin);
+}
+
 /* The stream left the pattern: wait for one whole period in its phase. */
 static void follow_while_lost(struct b200_steps *steps, uint64_t signature) {
   if (signature == steps->pattern[steps->matched])
     steps->matched++;
   else
     steps->matched = signature == steps->pattern[0] ? 1 : 0;
-  if (steps->matched < steps->period)
-    return;
-  steps->lost = false;
-  steps->interrupted = true;
-  steps->origin = steps->count - steps->period;
-  steps->begin = *totals_at(steps, steps->origin);
+  if (steps->matched == steps->period)
+    regain(steps);
 }
 
 static void follow(struct b200_steps *steps, uint64_t ordinal, uint64_t signature) {
@@ -177,6 +194,7 @@ static void follow(struct b200_steps *steps, uint64_t ordinal, uint64_t signatur
   if (steps->told > 0 || signature == steps->pattern[position])
     return;
   steps->lost = true;
+  steps->left_at = ordinal - position;
   steps->matched = signature == steps->pattern[0] ? 1 : 0;
   steps->next_try = steps->count + FIRST_TRY;
 }

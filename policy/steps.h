@@ -11,7 +11,8 @@
  * Repetition inside a step (equal layers) can look like steps for a while. So every newly found period starts a new
  * *generation*; a reader keeps the generation that covers the most operations. A period without any reduction is never
  * accepted: forward passes alone are not training. After an interruption (evaluation, checkpoint) the same generation goes
- * on as soon as one whole period has been seen again.
+ * on as soon as one whole period has been seen again; a step before that which lacks no more than half of its operations,
+ * the first ones, is handed out with it.
  *
  * Pure: no lock, no clock, no allocation, no I/O. The caller gives the memory and serialises the calls.
  */
@@ -57,6 +58,7 @@ struct b200_steps {
   bool lost;         /* the stream left the pattern */
   bool interrupted;  /* … and came back: of the next step */
   uint32_t matched;  /* operations of the pattern seen in a row while lost */
+  uint64_t left_at;  /* ordinal after the last step before it was lost */
   uint64_t count;    /* operations added */
   uint64_t origin;   /* ordinal of an operation that begins a step */
   uint64_t next_try; /* look for a period when count reaches this */

@@ -10,7 +10,7 @@
 struct found {
   struct {
     uint64_t steps, period;
-    uint64_t first_start_ns, last_end_ns, interrupted;
+    uint64_t first_start_ns, last_end_ns, interrupted, interrupted_start_ns;
   } generations[64];
 };
 
@@ -26,6 +26,8 @@ static void note(void *context, const struct b200_step *step) {
     to->generations[step->generation].first_start_ns = step->start.t_ns;
   to->generations[step->generation].period = step->period;
   to->generations[step->generation].interrupted += step->interrupted;
+  if (step->interrupted)
+    to->generations[step->generation].interrupted_start_ns = step->start.t_ns;
   to->generations[step->generation].last_end_ns = step->end.t_ns;
 }
 
@@ -63,8 +65,7 @@ enum { ROOT = 1, BLOCK, ROOT_SCATTER, BLOCK_SCATTER, NORM, LOSS, BUCKET, EVALUAT
 
 /* What FSDP2 sends in one step of a model of equal blocks: the root and each block gathered in forward; each block gathered
    again and its gradients scattered in backward, the root's at the end; norm and loss reduced. */
-static void fsdp2_step(int blocks) {
-  add(ROOT, false);
+static void fsdp2_step_but_root(int blocks) {
   for (int i = 0; i < blocks; i++)
     add(BLOCK, false);
   for (int i = 0; i < blocks; i++) {
@@ -75,6 +76,11 @@ static void fsdp2_step(int blocks) {
   add(ROOT_SCATTER, true);
   add(NORM, true);
   add(LOSS, true);
+}
+
+static void fsdp2_step(int blocks) {
+  add(ROOT, false);
+  fsdp2_step_but_root(blocks);
 }
 
 static uint64_t fsdp2_period(int blocks) {
@@ -143,6 +149,26 @@ START_TEST(evaluation_is_left_out_and_the_steps_go_on) {
   ck_assert_uint_le(found.generations[best()].steps, 40);
   ck_assert_uint_eq(found.generations[best()].period, fsdp2_period(4));
   ck_assert_uint_eq(found.generations[best()].interrupted, 3); /* the first one after each evaluation but the last */
+}
+END_TEST
+
+/* FSDP keeps the root unit gathered after an evaluation: the next step does not begin as the others. */
+START_TEST(a_step_may_lack_its_first_operation_after_an_evaluation) {
+  uint64_t short_start_ns = 0;
+  begin(0);
+  for (int step = 0; step < 40; step++) {
+    if (step == 0 || step % 10 != 0) {
+      fsdp2_step(4);
+      continue;
+    }
+    for (int i = 0; i < 57; i++)
+      add(i % 5 == 0 ? ROOT : EVALUATION, false);
+    short_start_ns = clock_ns;
+    fsdp2_step_but_root(4);
+  }
+  expect(40, fsdp2_period(4));
+  ck_assert_uint_eq(found.generations[best()].interrupted, 3);
+  ck_assert_uint_eq(found.generations[best()].interrupted_start_ns, short_start_ns);
 }
 END_TEST
 
@@ -229,6 +255,7 @@ END_TEST
   X(what_comes_before_the_first_step_is_not_a_step) \
   X(a_short_job_is_judged_at_its_end) \
   X(evaluation_is_left_out_and_the_steps_go_on) \
+  X(a_step_may_lack_its_first_operation_after_an_evaluation) \
   X(accumulated_micro_batches_are_one_step) \
   X(one_bucket_per_step) \
   X(forward_passes_alone_are_no_training) \
