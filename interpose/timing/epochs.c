@@ -120,17 +120,23 @@ static void measure_overhead(const struct b200_epoch *ended, uint64_t now) {
 
 /* --- steps */
 
+static void offer_metrics(const struct b200_overlap_step *sums) {
+  const double second = 1e-9;
+  b200_runtime_metric(B200_METRIC_device_s, second * (double)(sums->t_end_ns - sums->t_start_ns));
+  b200_runtime_metric(B200_METRIC_comm_s, second * (double)sums->comm_ns);
+  b200_runtime_metric(B200_METRIC_blocked_s, second * (double)sums->blocked_ns);
+  if (sums->busy_ns > 0)
+    b200_runtime_metric(B200_METRIC_hidden, 1 - (double)sums->blocked_ns / (double)sums->busy_ns);
+  if (sums->uncovered_ns >= 0)
+    b200_runtime_metric(B200_METRIC_uncovered_s, second * (double)sums->uncovered_ns);
+}
+
 /* pre: the lock is held. A step is written once it has both its number and its times. */
 static void write_when_complete(struct b200_epoch *epoch) {
   if (!epoch->named || !epoch->finished)
     return;
   b200_timing_write_time(epoch);
-  b200_timing_state.has_last = true;
-  b200_timing_state.last = (struct b200_timing_last){.gen = epoch->gen,
-                                                     .index = epoch->index,
-                                                     .dev_ns = epoch->sums.t_end_ns - epoch->sums.t_start_ns,
-                                                     .comm_ns = epoch->sums.comm_ns,
-                                                     .blocked_ns = epoch->sums.blocked_ns};
+  offer_metrics(&epoch->sums);
   epoch->finished = false;
 }
 
@@ -205,12 +211,4 @@ void b200_timing_step(const struct b200_step *step) {
     write_when_complete(epoch);
   }
   pthread_mutex_unlock(&b200_timing_state.lock);
-}
-
-bool b200_timing_last(struct b200_timing_last *out) {
-  pthread_mutex_lock(&b200_timing_state.lock);
-  *out = b200_timing_state.last;
-  bool has = b200_timing_state.has_last;
-  pthread_mutex_unlock(&b200_timing_state.lock);
-  return has;
 }

@@ -143,8 +143,6 @@ struct b200_timing_state {
   uint64_t timed_steps_ns[2][WINDOW_STEPS]; /* host time of steps without and with timing, in the window */
   unsigned timed_steps[2];
   bool said_mode;
-  struct b200_timing_last last;
-  bool has_last;
 };
 extern struct b200_timing_state b200_timing_state;
 

@@ -138,11 +138,4 @@ void b200_timing_boundary(void *stream, const struct b200_totals *before);
 /* The step detector has numbered a step. */
 void b200_timing_step(const struct b200_step *step);
 
-/* What the last finished step was, for metric lines. False: none yet. */
-struct b200_timing_last {
-  uint64_t gen, index;
-  int64_t dev_ns, comm_ns, blocked_ns;
-};
-bool b200_timing_last(struct b200_timing_last *out);
-
 #endif
