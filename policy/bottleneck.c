@@ -66,6 +66,7 @@ void b200_evidence_clear(struct b200_evidence *out) {
                                 .start_ns = -1,
                                 .gemms = -1,
                                 .starved = -1,
+                                .launches_per_step = -1,
                                 .gemm_peak_ns = -1,
                                 .gemm_memory_ns = -1,
                                 .hbm_peak_bytes = -1,
@@ -107,7 +108,8 @@ static bool find_shares(const struct b200_evidence *evidence, double share[B200_
   double gemm = ratio((double)evidence->gemm_ns, whole);
   double blocked = at_least_zero(ratio((double)evidence->blocked_ns, whole));
   double idle = ratio((double)evidence->host_ns, whole);
-  double before = ratio(at_least_zero((double)evidence->start_ns), whole);
+  double launching_ns = at_least_zero(evidence->launches_per_step) * (double)evidence->steps * limits[LIMIT_LAUNCH_NS];
+  double before = at_least_zero(ratio(at_least_zero((double)evidence->start_ns - launching_ns), whole));
   left -= gemm;
   blocked = blocked < left ? blocked : left;
   left -= blocked;
@@ -235,6 +237,7 @@ static void put_rows(const struct b200_evidence *evidence, struct b200_bottlenec
       {B200_ROW_OOM, (double)evidence->refused, -1, FOR(CAPACITY), false},
       {B200_ROW_GEMM_RATE, ratio(evidence->gemm_peak_ns, (double)evidence->gemm_ns), limits[LIMIT_GOOD_GEMM], FOR(COMPUTE),
        true},
+      {B200_ROW_LAUNCHES, evidence->launches_per_step, -1, FOR(HOST), false},
       {B200_ROW_STARVED, ratio((double)evidence->starved, (double)evidence->gemms), -1, FOR(HOST), false},
       {B200_ROW_UTIL, evidence->util, -1, 0, false},
       {B200_ROW_MEMORY_UTIL, evidence->memory_util, limits[LIMIT_MEMORY_BUSY], FOR(BANDWIDTH), false},

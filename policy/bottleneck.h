@@ -52,6 +52,7 @@ struct b200_evidence {
   /* Sums over the steady steps whose GEMMs were timed, as in `time` lines. */
   int64_t steps;
   int64_t dev_ns, gemm_ns, blocked_ns, host_ns, start_ns, gemms, starved;
+  double launches_per_step; /* kernels that the program launched, of one rank */
   /* How long their GEMMs would take at the GPU's peak in their formats, and their operands at the peak of HBM. */
   double gemm_peak_ns, gemm_memory_ns;
   int64_t hbm_peak_bytes, hbm_total_bytes;       /* of the rank that is fullest */

@@ -95,6 +95,23 @@ START_TEST(close_ones_are_named) {
 }
 END_TEST
 
+/* 400 us of 500 before each step. */
+START_TEST(launches_explain_a_gap_before_the_step) {
+  struct b200_evidence evidence = shares(200, 0, 500, 400);
+  evidence.launches_per_step = 20; /* 100 us */
+  struct b200_bottleneck_verdict verdict = find(&evidence);
+  ck_assert_str_eq(b200_bottleneck_names[verdict.verdict], "data");
+  ck_assert_double_eq_tol(verdict.share[B200_BOTTLENECK_DATA], 0.3, 1e-12);
+  ck_assert_double_eq_tol(verdict.share[B200_BOTTLENECK_HOST], 0.2, 1e-12);
+  evidence.launches_per_step = 40;
+  ck_assert_str_eq(name(&evidence), "host");
+  evidence.launches_per_step = 1e9;
+  verdict = find(&evidence);
+  ck_assert_double_eq(verdict.share[B200_BOTTLENECK_DATA], 0);
+  ck_assert_double_eq_tol(verdict.share[B200_BOTTLENECK_HOST], 0.5, 1e-12);
+}
+END_TEST
+
 START_TEST(memory_capacity) {
   static const struct {
     int gemm, blocked, idle;
@@ -283,6 +300,7 @@ int main(void) {
   tcase_add_loop_test(tcase, by_shares, 0, SHARE_CASES);
   tcase_add_loop_test(tcase, memory_capacity, 0, CAPACITY_CASES);
   tcase_add_test(tcase, close_ones_are_named);
+  tcase_add_test(tcase, launches_explain_a_gap_before_the_step);
   tcase_add_test(tcase, thin_gemms_are_bandwidth);
   tcase_add_test(tcase, other_kernels_that_leave_memory_alone);
   tcase_add_test(tcase, missing);

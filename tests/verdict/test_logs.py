@@ -93,6 +93,15 @@ def test_thin_gemms_are_limited_by_memory(report):
     assert found["verdict"] == "memory bandwidth" and "thin" in found["next"][0]
 
 
+def test_launches_explain_a_gap_before_the_step(report):
+    log = Log()
+    log.time = dict(log.time, gemm_ns=200_000, host_ns=600_000, start_ns=600_000)
+    assert report(log)["verdict"] == "data"
+    log.more = [{"t": "call", "lib": "cudart", "name": name, "calls": 60 * STEPS, "errors": 0} for name in ("cudaLaunchKernel", "cudaLaunchKernelExC")]
+    found = report(log)
+    assert found["verdict"] == "host" and evidence(found)["launches_per_step"] == 120
+
+
 def test_memory_under_pressure(report):
     log = Log()
     log.time = dict(log.time, gemm_ns=300_000, host_ns=600_000)

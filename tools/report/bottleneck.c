@@ -45,6 +45,15 @@ static double add_times(const struct b200_log *log, struct b200_evidence *out) {
   return flops;
 }
 
+/* Of the whole job, so that what came before the first step is spread over the steps. */
+static double launches_of(const struct b200_log *log) {
+  double launches = 0;
+  for (size_t i = 0; i < log->call_count; i++)
+    if (strstr(log->calls[i].name, "LaunchKernel"))
+      launches += (double)log->calls[i].calls;
+  return log->step_count ? launches / (double)log->step_count : -1;
+}
+
 /* ---- GEMMs against the GPU's peaks */
 
 /* The format that the tensor cores multiply, and its part of the peak of `format`: TF32 has half the rate of BF16 on all of
@@ -192,6 +201,7 @@ void report_evidence(const struct b200_log *const *logs, size_t count, struct b2
   for (size_t i = 0; i < count; i++) {
     double flops = add_times(logs[i], out);
     has_ideal = has_ideal && (flops <= 0 || ideal_of(logs[i], flops, &ideal));
+    out->launches_per_step = launches_of(logs[i]) > out->launches_per_step ? launches_of(logs[i]) : out->launches_per_step;
     find_memory(logs[i], out);
     add_samples(logs[i], &samples, out);
     out->converts = out->converts || converts(logs[i]);
