@@ -128,9 +128,9 @@ static bool write_kind(void *context, const struct b200_kind *kind) {
 
 static void flush_untimed(void) {
   static const char *const names[] = {
-#define NAME(id, name) name,
-      B200_UNTIMED(NAME)
-#undef NAME
+#define B200_UNTIMED(id, name, text) name,
+#include "policy/untimed.def"
+#undef B200_UNTIMED
   };
   for (int i = 0; i < B200_UNTIMED_COUNT; i++) {
     uint64_t now = atomic_load(&b200_timing_state.untimed[i]);

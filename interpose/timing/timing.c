@@ -176,7 +176,7 @@ static void begin_operation(struct b200_span *span, const struct operation *oper
     return;
   }
   if (!(b200_timing_now() & B200_TIMING_ACTIVE)) {
-    refuse(span, B200_UNTIMED_SAMPLED);
+    refuse(span, b200_timing_state.mode == B200_TIMING_ON ? B200_UNTIMED_COMPARISON : B200_UNTIMED_SAMPLED);
     return;
   }
   struct b200_clock *clock = b200_clock_current(d);

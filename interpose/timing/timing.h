@@ -54,16 +54,12 @@ struct b200_span {
   uint32_t untimed; /* 1 + enum b200_untimed, of a collective that is not timed; 0: it is, or is none of ours */
 };
 
-/* Why a collective was not timed; names in `untimed` lines. */
-#define B200_UNTIMED(X)                                                                                                     \
-  X(IN_GRAPH, "in_graph")                                                                                                   \
-  X(IN_PROGRESS, "in_progress")                                                                                             \
-  X(SAMPLED, "sampled") X(FULL, "full") X(VENDOR, "vendor") X(EARLY, "early") X(UNFINISHED, "unfinished")
+/* Why a collective was not timed. */
 enum b200_untimed {
-#define B200_UNTIMED_ID(id, name) B200_UNTIMED_##id,
-  B200_UNTIMED(B200_UNTIMED_ID)
-#undef B200_UNTIMED_ID
-      B200_UNTIMED_COUNT
+#define B200_UNTIMED(id, name, text) B200_UNTIMED_##id,
+#include "policy/untimed.def"
+#undef B200_UNTIMED
+  B200_UNTIMED_COUNT
 };
 
 /* Collectives of one NCCL group of one thread: those on the same stream run as one. */

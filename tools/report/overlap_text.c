@@ -80,10 +80,11 @@ static void print_modes(const struct report_text *text, const json_t *communicat
 static void print_untimed(const struct report_text *text, const json_t *communication) {
   static const struct {
     const char *why, *text;
-  } reasons[] = {{"in_graph", "in captured graphs"},           {"in_progress", "of communicators that do not block"},
-                 {"sampled", "outside sampled steps"},         {"full", "with a table full"},
-                 {"vendor", "as a call of the driver failed"}, {"copy_engine", "with symmetric memory or windows"},
-                 {"early", "before the library was ready"}};
+  } reasons[] = {
+#define B200_UNTIMED(id, name, text) {name, text},
+#include "policy/untimed.def"
+#undef B200_UNTIMED
+  };
   const json_t *rows = json_object_get(communication, "untimed"), *row;
   size_t i;
   char value[160];
