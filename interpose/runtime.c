@@ -81,6 +81,8 @@ static struct b200_runtime {
   double model_native_ns, model_narrow_ns; /* of the converted GEMMs in the log; under flush_lock */
   uint64_t ledger_events_asked;            /* events that the last question to the driver has seen */
   int64_t hbm_used_bytes;
+  dev_t stderr_device; /* of the start */
+  ino_t stderr_inode;
 } rt = {
     .steps_lock = PTHREAD_MUTEX_INITIALIZER,
     .flush_lock = PTHREAD_MUTEX_INITIALIZER,
@@ -683,6 +685,17 @@ static void woken(void) {
     b200_meter_work(&seen->live.meter, line_is_open);
 }
 
+/* Whoever closes our file may have closed stderr as well, and opened a file of its own in its place. */
+static void log_lost(int error) {
+  struct stat now;
+  char text[160];
+  if (rt.config.log_level == B200_LOG_SILENT || fstat(STDERR_FILENO, &now) != 0 || now.st_dev != rt.stderr_device ||
+      now.st_ino != rt.stderr_inode)
+    return;
+  snprintf(text, sizeof text, "b200opt: the log cannot be written any more, errno %d; the job is not affected", error);
+  tell(text, sizeof text);
+}
+
 /* Returns the seconds until the next look: one while the device is not known yet. */
 static unsigned look_at_gpu(void) {
   struct b200_nvml_sample sample;
@@ -711,7 +724,7 @@ static unsigned look_at_gpu(void) {
 
 /* The file of this process; a number follows when it exists: exec() keeps the pid, and pids come again. */
 static struct b200_writer *open_file(struct start_scratch *scratch, const char *host, int rank) {
-  static const struct b200_writer_hooks hooks = {.woken = woken, .tick = flush, .beat = look_at_gpu};
+  static const struct b200_writer_hooks hooks = {.woken = woken, .tick = flush, .beat = look_at_gpu, .lost = log_lost};
   for (int attempt = 1; attempt < 100; attempt++) {
     char suffix[8] = "";
     if (attempt > 1)
@@ -736,6 +749,11 @@ static void open_log(void) {
   b200_config_log_dir(&rt.config, scratch->log_dir, sizeof scratch->log_dir);
   snprintf(scratch->folder, sizeof scratch->folder, "%s/%s", scratch->log_dir, run);
   make_header(&scratch->header, run, host, &launch);
+  struct stat now;
+  if (fstat(STDERR_FILENO, &now) == 0) {
+    rt.stderr_device = now.st_dev;
+    rt.stderr_inode = now.st_ino;
+  }
   struct b200_writer *writer = make_folders(scratch->folder) ? open_file(scratch, host, launch.rank) : NULL;
   if (!writer) {
     say("no log: %s cannot be written, errno %d; the job is not affected", scratch->folder, errno);

@@ -7,6 +7,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -26,10 +27,13 @@ struct b200_writer {
   int file;
   dev_t device; /* of the file: a program may close all descriptors and open its own under our number */
   ino_t inode;
+  bool counts_links; /* there are file systems that always say 0 */
   uint64_t max_bytes;
   struct b200_writer_hooks hooks;
   sem_t work;          /* posted when there is something to do; the one primitive that a signal handler may use */
   atomic_bool stopped; /* the thread has done all it will */
+  sigset_t signals;    /* mask of the thread that opened */
+  atomic_bool alone;   /* … because all others of the process have ended: who closes writes what is left */
   atomic_bool failed;  /* the file is gone or refuses: nothing more is written, and the log has no end */
   atomic_ullong written;
   pthread_mutex_t lock;
@@ -40,15 +44,21 @@ struct b200_writer {
   char ring[RING_BYTES];
 };
 
-static bool is_our_file(const struct b200_writer *writer) {
+/* 0, or why it is no place to write to: EBADF, not ours any more; ENOENT, removed. */
+static int check_file(const struct b200_writer *writer) {
   struct stat now;
-  return fstat(writer->file, &now) == 0 && now.st_dev == writer->device && now.st_ino == writer->inode;
+  if (fstat(writer->file, &now) != 0 || now.st_dev != writer->device || now.st_ino != writer->inode)
+    return EBADF;
+  return writer->counts_links && now.st_nlink == 0 ? ENOENT : 0;
 }
 
 /* Goes around our own hook of write(). */
 static bool write_all(const struct b200_writer *writer, const char *bytes, size_t count) {
   while (count > 0) {
-    long written = is_our_file(writer) ? syscall(SYS_write, writer->file, bytes, count) : -1;
+    int problem = check_file(writer);
+    long written = problem == 0 ? syscall(SYS_write, writer->file, bytes, count) : -1;
+    if (problem != 0)
+      errno = problem;
     if (written < 0 && errno == EINTR)
       continue;
     if (written <= 0)
@@ -66,6 +76,15 @@ static void set_next_tick(struct timespec *next, time_t opened_s) {
   next->tv_sec += pause_s < 1 ? 1 : pause_s > 60 ? 60 : pause_s;
 }
 
+static void write_lines(struct b200_writer *writer, const char *bytes, size_t count) {
+  if (atomic_load(&writer->failed) || write_all(writer, bytes, count))
+    return;
+  int error = errno;
+  atomic_store(&writer->failed, true);
+  if (writer->hooks.lost)
+    writer->hooks.lost(error);
+}
+
 /* Writes what the ring holds; true when it was closing and is empty. */
 static bool empty_ring(struct b200_writer *writer) {
   pthread_mutex_lock(&writer->lock);
@@ -75,8 +94,7 @@ static bool empty_ring(struct b200_writer *writer) {
     if (count > RING_BYTES - begin)
       count = RING_BYTES - begin;
     pthread_mutex_unlock(&writer->lock);
-    if (!atomic_load(&writer->failed) && !write_all(writer, writer->ring + begin, count))
-      atomic_store(&writer->failed, true);
+    write_lines(writer, writer->ring + begin, count);
     pthread_mutex_lock(&writer->lock);
     writer->tail += count;
     atomic_store(&writer->written, writer->tail);
@@ -84,6 +102,26 @@ static bool empty_ring(struct b200_writer *writer) {
   bool closed = writer->closing;
   pthread_mutex_unlock(&writer->lock);
   return closed;
+}
+
+/* The main thread has ended by pthread_exit(), as a zombie that still counts, and no thread but this is left: the process
+   ends with its last thread, and must not wait for ours. ALMOST: the main thread has ended. */
+enum company { SHARED, ALMOST, ALONE };
+static enum company count_threads(void) {
+  enum { AFTER_STATE = 16 }; /* fields between the state and the number of threads */
+  char text[1024], *at;
+  int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+  if (file >= 0)
+    close(file);
+  text[length > 0 ? length : 0] = '\0';
+  at = strrchr(text, ')'); /* a program's name may hold anything */
+  if (!at || at[1] != ' ' || at[2] != 'Z')
+    return SHARED;
+  at += 2;
+  for (int i = 0; at && i <= AFTER_STATE; i++)
+    at = strchr(at + 1, ' ');
+  return at && strtol(at, NULL, 10) == 2 ? ALONE : ALMOST;
 }
 
 static bool is_earlier(const struct timespec *one, const struct timespec *other) {
@@ -98,16 +136,43 @@ static bool set_next_beat(const struct b200_writer *writer, struct timespec *nex
   return pause_s > 0;
 }
 
+/* When to look again, at `next`; whether this is the last thread. */
+static bool look_around(struct timespec *next) {
+  enum { OFTEN_NS = 20000000 };
+  enum company company = count_threads();
+  clock_gettime(CLOCK_MONOTONIC, next);
+  if (company == SHARED) {
+    next->tv_sec++;
+  } else if ((next->tv_nsec += OFTEN_NS) >= 1000000000) {
+    next->tv_sec++;
+    next->tv_nsec -= 1000000000;
+  }
+  return company == ALONE;
+}
+
+static void write_last(struct b200_writer *writer) {
+  writer->hooks.woken(); /* once more after the last words */
+  empty_ring(writer);
+  atomic_store(&writer->stopped, true);
+}
+
 static void *drain(void *argument) {
   struct b200_writer *writer = argument;
-  struct timespec tick, beat;
+  struct timespec tick, beat, look;
   clock_gettime(CLOCK_MONOTONIC, &tick);
   time_t opened_s = tick.tv_sec;
   set_next_tick(&tick, opened_s);
   bool beats = set_next_beat(writer, &beat, true);
+  bool alone = look_around(&look);
   do {
     bool beat_first = beats && is_earlier(&beat, &tick);
-    bool timed_out = sem_clockwait(&writer->work, CLOCK_MONOTONIC, beat_first ? &beat : &tick) != 0 && errno == ETIMEDOUT;
+    const struct timespec *hook = beat_first ? &beat : &tick;
+    bool look_first = is_earlier(&look, hook);
+    bool timed_out = sem_clockwait(&writer->work, CLOCK_MONOTONIC, look_first ? &look : hook) != 0 && errno == ETIMEDOUT;
+    if (timed_out && look_first) {
+      alone = look_around(&look);
+      continue;
+    }
     writer->hooks.woken();
     if (timed_out && beat_first) {
       beats = set_next_beat(writer, &beat, false);
@@ -115,24 +180,27 @@ static void *drain(void *argument) {
       writer->hooks.tick();
       set_next_tick(&tick, opened_s);
     }
-  } while (!empty_ring(writer));
-  writer->hooks.woken(); /* once more after the last words */
-  empty_ring(writer);
-  atomic_store(&writer->stopped, true);
+  } while (!empty_ring(writer) && !alone);
+  if (alone) { /* the C library calls exit() from here, as from the last thread of any process */
+    atomic_store(&writer->alone, true);
+    pthread_sigmask(SIG_SETMASK, &writer->signals, NULL);
+  } else {
+    write_last(writer);
+  }
   return NULL;
 }
 
 static int start_thread(struct b200_writer *writer) {
-  sigset_t all, before;
+  sigset_t all;
   pthread_attr_t attributes;
   pthread_t thread;
   sigfillset(&all);
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, STACK_BYTES);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_sigmask(SIG_SETMASK, &all, &writer->signals);
   int error = pthread_create(&thread, &attributes, drain, writer);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_sigmask(SIG_SETMASK, &writer->signals, NULL);
   pthread_attr_destroy(&attributes);
   return error;
 }
@@ -168,6 +236,7 @@ struct b200_writer *b200_writer_open(const char *path, uint64_t max_bytes, const
   writer->file = file;
   writer->device = made.st_dev;
   writer->inode = made.st_ino;
+  writer->counts_links = made.st_nlink > 0;
   writer->max_bytes = max_bytes;
   writer->hooks = *hooks;
   pthread_mutex_init(&writer->lock, NULL);
@@ -249,12 +318,14 @@ void b200_writer_close(struct b200_writer *writer) {
   pthread_mutex_lock(&writer->lock);
   writer->closing = true;
   pthread_mutex_unlock(&writer->lock);
+  if (atomic_load(&writer->alone))
+    write_last(writer);
   b200_writer_wake(writer);
   wait_until(has_stopped, writer);
 }
 
 void b200_writer_abandon(struct b200_writer *writer) {
-  if (is_our_file(writer))
+  if (check_file(writer) != EBADF)
     close(writer->file);
   munmap(writer, sizeof *writer);
 }

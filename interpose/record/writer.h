@@ -27,6 +27,7 @@ struct b200_writer_hooks {
                           log of a job that is killed */
   /* After a second, and then each time after so many seconds as it returned; 0: no more. May be NULL. */
   unsigned (*beat)(void);
+  void (*lost)(int error); /* once, when the file is closed (EBADF), removed (ENOENT) or refuses. May be NULL. */
 };
 
 /* Creates `path` (its folder exists; it does not), starts the thread and waits, for a second at most, until `header` is
