@@ -154,22 +154,41 @@ static void adopt(struct b200_steps *steps, uint32_t period, uint32_t covered) {
 }
 
 /*
- * A whole period has been seen again. What directly precedes it, back to where the pattern was left, may be steps as well:
- * one that lacks its first operations, because an evaluation has left parameters gathered, ends as all do.
+ * The first operation of a step that ends before `end` and is not quite like the others; `end` without one. It has all
+ * reductions of the pattern, in order. After an evaluation FSDP lacks a gather at the beginning, as parameters are still
+ * there, or does one twice, as it takes the order of the forward passes for that of the backward pass.
  */
+static uint64_t odd_step_before(struct b200_steps *steps, uint64_t end) {
+  uint64_t oldest = steps->left_at, first = end;
+  uint32_t place = steps->period;                       /* in the pattern */
+  uint64_t longest = steps->period + steps->period / 2; /* with one period after it still remembered */
+  if (end > longest && oldest < end - longest)
+    oldest = end - longest;
+  for (;;) {
+    uint32_t reduction = place;
+    while (reduction > 0 && !(steps->pattern[reduction - 1] & 1))
+      reduction--;
+    if (reduction == 0)
+      break;
+    while (first > oldest && !(*at(steps, first - 1) & 1))
+      first--;
+    if (first == oldest || *at(steps, first - 1) != steps->pattern[reduction - 1])
+      return end;
+    first--;
+    place = reduction - 1;
+  }
+  for (; place > 0 && first > oldest && *at(steps, first - 1) == steps->pattern[place - 1]; place--)
+    first--;
+  return first;
+}
+
+/* A whole period has been seen again. */
 static void regain(struct b200_steps *steps) {
-  uint64_t origin = steps->count - steps->period, oldest = steps->left_at, same = 0;
-  if (steps->count > B200_STEPS_REMEMBERED && oldest < steps->count - B200_STEPS_REMEMBERED)
-    oldest = steps->count - B200_STEPS_REMEMBERED;
-  while (origin - same > oldest && *at(steps, origin - same - 1) == steps->pattern[steps->period - 1 - same % steps->period])
-    same++;
-  uint64_t part = same % steps->period, end = origin - same + part;
+  uint64_t origin = steps->count - steps->period, odd = odd_step_before(steps, origin);
   steps->lost = false;
   steps->interrupted = true;
-  if (part * 2 >= steps->period)
-    hand_out(steps, totals_at(steps, end - part), totals_at(steps, end));
-  for (; end < origin; end += steps->period)
-    hand_out(steps, totals_at(steps, end), totals_at(steps, end + steps->period));
+  if (odd < origin)
+    hand_out(steps, totals_at(steps, odd), totals_at(steps, origin));
   steps->origin = origin;
   steps->begin = *totals_at(steps, origin);
 }

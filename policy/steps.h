@@ -11,8 +11,8 @@
  * Repetition inside a step (equal layers) can look like steps for a while. So every newly found period starts a new
  * *generation*; a reader keeps the generation that covers the most operations. A period without any reduction is never
  * accepted: forward passes alone are not training. After an interruption (evaluation, checkpoint) the same generation goes
- * on as soon as one whole period has been seen again; a step before that which lacks no more than half of its operations,
- * the first ones, is handed out with it.
+ * on as soon as one whole period has been seen again; when all reductions of a step directly precede it, that step is
+ * handed out as well, whatever it has gathered.
  *
  * Pure: no lock, no clock, no allocation, no I/O. The caller gives the memory and serialises the calls.
  */

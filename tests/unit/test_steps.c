@@ -65,7 +65,8 @@ enum { ROOT = 1, BLOCK, ROOT_SCATTER, BLOCK_SCATTER, NORM, LOSS, BUCKET, EVALUAT
 
 /* What FSDP2 sends in one step of a model of equal blocks: the root and each block gathered in forward; each block gathered
    again and its gradients scattered in backward, the root's at the end; norm and loss reduced. */
-static void fsdp2_step_but_root(int blocks) {
+static void fsdp2_step(int blocks) {
+  add(ROOT, false);
   for (int i = 0; i < blocks; i++)
     add(BLOCK, false);
   for (int i = 0; i < blocks; i++) {
@@ -76,11 +77,6 @@ static void fsdp2_step_but_root(int blocks) {
   add(ROOT_SCATTER, true);
   add(NORM, true);
   add(LOSS, true);
-}
-
-static void fsdp2_step(int blocks) {
-  add(ROOT, false);
-  fsdp2_step_but_root(blocks);
 }
 
 static uint64_t fsdp2_period(int blocks) {
@@ -152,23 +148,43 @@ START_TEST(evaluation_is_left_out_and_the_steps_go_on) {
 }
 END_TEST
 
-/* FSDP keeps the root unit gathered after an evaluation: the next step does not begin as the others. */
-START_TEST(a_step_may_lack_its_first_operation_after_an_evaluation) {
-  uint64_t short_start_ns = 0;
-  begin(0);
-  for (int step = 0; step < 40; step++) {
-    if (step == 0 || step % 10 != 0) {
-      fsdp2_step(4);
-      continue;
-    }
-    for (int i = 0; i < 57; i++)
-      add(i % 5 == 0 ? ROOT : EVALUATION, false);
-    short_start_ns = clock_ns;
-    fsdp2_step_but_root(4);
+/* FSDP keeps the root unit gathered after an evaluation: the next step does not begin as the others. FSDP2 gathers a unit
+   twice in that step, as the evaluation's forward pass tells it what comes next in backward. */
+static void evaluation_and_odd_step(bool gathers_twice) {
+  for (int i = 0; i < 57; i++)
+    add(i % 5 == 0 ? ROOT : EVALUATION, false);
+  if (gathers_twice)
+    add(ROOT, false);
+  for (int i = 0; i < 4; i++)
+    add(BLOCK, false);
+  for (int i = 0; i < 4; i++) {
+    if (i > 0)
+      add(BLOCK, false);
+    add(BLOCK_SCATTER, true);
   }
-  expect(40, fsdp2_period(4));
-  ck_assert_uint_eq(found.generations[best()].interrupted, 3);
-  ck_assert_uint_eq(found.generations[best()].interrupted_start_ns, short_start_ns);
+  if (gathers_twice)
+    add(ROOT, false);
+  add(ROOT_SCATTER, true);
+  add(NORM, true);
+  add(LOSS, true);
+}
+
+START_TEST(the_step_after_an_evaluation_may_gather_other_things) {
+  for (int twice = 0; twice < 2; twice++) {
+    uint64_t odd_start_ns = 0;
+    begin(0);
+    for (int step = 0; step < 40; step++) {
+      odd_start_ns = step % 10 == 9 ? clock_ns + 57 : odd_start_ns;
+      if (step % 10 == 9)
+        evaluation_and_odd_step(twice == 1);
+      else
+        fsdp2_step(4);
+    }
+    fsdp2_step(4);
+    expect(41, fsdp2_period(4));
+    ck_assert_uint_eq(found.generations[best()].interrupted, 4);
+    ck_assert_uint_eq(found.generations[best()].interrupted_start_ns, odd_start_ns);
+  }
 }
 END_TEST
 
@@ -255,7 +271,7 @@ END_TEST
   X(what_comes_before_the_first_step_is_not_a_step) \
   X(a_short_job_is_judged_at_its_end) \
   X(evaluation_is_left_out_and_the_steps_go_on) \
-  X(a_step_may_lack_its_first_operation_after_an_evaluation) \
+  X(the_step_after_an_evaluation_may_gather_other_things) \
   X(accumulated_micro_batches_are_one_step) \
   X(one_bucket_per_step) \
   X(forward_passes_alone_are_no_training) \
