@@ -105,9 +105,9 @@ def test_the_prometheus_file(tmp_path):
 
 
 def test_promtool_accepts_the_file(tmp_path):
-    promtool = shutil.which("promtool")
+    promtool = shutil.which("promtool", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
     if not promtool:
-        pytest.skip("promtool (Debian package prometheus) is not installed")
+        pytest.skip("promtool is neither installed nor in .venv (tools/setup --tests takes it from Debian's prometheus)")
     good(Run(tmp_path, STEPS, B200OPT_PROMETHEUS_FILE="job.prom"))
     done = subprocess.run([promtool, "check", "metrics"], stdin=(tmp_path / "job-r0.prom").open(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
