@@ -47,7 +47,9 @@ static void begin(struct b200_step_sources *sources, const struct b200_totals *a
   sources->passes_before = at->forward_passes;
   sources->numbered_lines = kept.numbered_lines;
   sources->last = kept.last;
-  sources->first = kept.first.t_ns >= at->t_ns ? kept.first : kept.last;
+  bool within = kept.first.t_ns >= at->t_ns;
+  sources->first = within ? kept.first : kept.last;
+  sources->lines_from_ns = within ? 0 : kept.last.t_ns;
 }
 
 bool b200_step_sources_step(struct b200_step_sources *sources, const struct b200_step *step, bool told) {
@@ -58,6 +60,7 @@ bool b200_step_sources_step(struct b200_step_sources *sources, const struct b200
   sources->told = told;
   sources->steps++;
   sources->steps_now++;
+  sources->steps_before_lines += step->end.t_ns <= sources->lines_from_ns;
   add(&sources->optimizer, step->end.optimizer_steps - step->start.optimizer_steps);
   add(&sources->passes, step->end.forward_passes - step->start.forward_passes);
   return sources->steps >= B200_CONFIDENCE_EVERY;
@@ -133,7 +136,8 @@ static void ask_gap(const struct b200_step_sources *sources, uint64_t counted, s
 
 static void ask_printed(const struct b200_step_sources *sources, struct b200_confidence *out) {
   if (sources->numbered_lines > 0) {
-    uint64_t said = (uint64_t)(sources->last.number - sources->first.number), found = sources->steps;
+    uint64_t said = (uint64_t)(sources->last.number - sources->first.number);
+    uint64_t found = sources->steps - sources->steps_before_lines;
     uint64_t apart = said > found ? said - found : found - said;
     uint64_t interval = said / sources->numbered_lines + 1;
     if (said > 0)

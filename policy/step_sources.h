@@ -64,9 +64,10 @@ struct b200_step_sources {
   struct b200_step_histogram optimizer, passes;
   uint64_t steps_now; /* all of the generation */
   uint64_t numbered_lines, lines;
-  struct b200_step_line first, last;        /* the numbered ones */
-  uint64_t line_before;                     /* steps at the last line without one */
-  uint64_t interval, intervals, equal_ones; /* steps between two such lines */
+  struct b200_step_line first, last;          /* the numbered ones */
+  uint64_t lines_from_ns, steps_before_lines; /* steps that ended before `first`, where that is a later one */
+  uint64_t line_before;                       /* steps at the last line without one */
+  uint64_t interval, intervals, equal_ones;   /* steps between two such lines */
 };
 
 /* An operation of the stream in which steps are found: all-gather; anything that reduces. */

@@ -161,6 +161,23 @@ START_TEST(lines_before_the_steps_were_found) {
 }
 END_TEST
 
+/* The first step is no part of the pattern, and its line comes before those that are handed out with the 20th. */
+START_TEST(a_line_before_the_first_step_that_was_found) {
+  begin();
+  for (int i = 0; i < 20; i++)
+    b200_step_sources_printed(&sources, i, (uint64_t)(i + 1) * SECOND);
+  now.t_ns = SECOND + SECOND / 2;
+  for (int i = 1; i < 20; i++)
+    step(1, 1, 0);
+  for (int i = 20; i < 28; i++) {
+    b200_step_sources_printed(&sources, i, (uint64_t)(i + 1) * SECOND);
+    step(1, 1, 0);
+  }
+  ask();
+  expect(B200_STEPS_PRINTED, true, true, 8);
+}
+END_TEST
+
 START_TEST(lines_without_a_number) {
   begin();
   for (int i = 0; i < 60; i++) {
@@ -289,6 +306,7 @@ END_TEST
   X(lines_at_any_interval) \
   X(lines_that_all_come_at_the_end) \
   X(lines_before_the_steps_were_found) \
+  X(a_line_before_the_first_step_that_was_found) \
   X(lines_without_a_number) \
   X(a_second_count_from_zero) \
   X(an_answer_every_thousand_steps_is_of_those) \
