@@ -8,7 +8,9 @@
 #   orders-fp8, orders-mxfp8, orders-auto  the same with converted GEMMs          60 minutes each
 #   curves 600 steps in BF16, FP8, MXFP8 and auto, two seeds, and the emulations   60 minutes
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
+#   steps  steps, losses, FLOPs, collectives and device times of every trainer, 2 to 8 ranks  30 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
+#   guard  2,000 steps of the demo job in FP8 and MXFP8: the guard finds nothing    15 minutes
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
 #   ranks  the logs of 1,024 ranks in one report                                   4 minutes
 #   overlap  2,000,000 random programs through the accounting of collectives       5 minutes
@@ -50,9 +52,17 @@ case ${1:-} in
     tests/vnode_order/test_order_random 3000 1000 8
     B200_TEST_SEEDS=20 exec ctest -R '^vnode.order_torch$' --timeout 3000 --output-on-failure --no-tests=error
     ;;
+  steps)
+    tools/setup --tests
+    exec build/release/b200opt dryrun --gpus 8 --log "$(mktemp -d)" -- .venv/bin/python -B tests/e2e/steps.py --long
+    ;;
   soak)
     tools/setup --tests
     exec ctest --test-dir build/release -C long -L '^long_soak$' --output-on-failure --no-tests=error
+    ;;
+  guard)
+    tools/setup --tests
+    exec ctest --test-dir build/release -C long -L '^long_guard$' --output-on-failure --no-tests=error
     ;;
   fuzz)
     tools/setup --tests
