@@ -929,8 +929,8 @@ __attribute__((destructor)) static void ending(void) {
   set_all_targets(false);
   struct observation *seen = atomic_load(&rt.seen);
   struct b200_writer *writer = atomic_load(&rt.writer);
-  if (!writer || !is_free(&rt.steps_lock) || !is_free(&rt.flush_lock) || !is_free(&rt.ledger.lock) ||
-      !b200_writer_last_words(writer))
+  if (!writer || !is_free(&rt.steps_lock) || !is_free(&rt.flush_lock) || !is_free(b200_timing_lock()) ||
+      !is_free(&rt.ledger.lock) || !b200_writer_last_words(writer))
     return;
   struct b200_totals now;
   b200_runtime_totals(&now);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "interpose/timing/internal.h"
@@ -100,8 +101,10 @@ static void judge_overhead(void) {
     b200_line_real(&line, B200_FIELD_overhead_pct, percent);
     b200_line_real(&line, B200_FIELD_overhead_noise_pct, noise);
     b200_runtime_put(&line);
-    if (percent - noise > (double)b200_timing_state.config->overhead_max_pct)
+    if (percent - noise > (double)b200_timing_state.config->overhead_max_pct) {
       b200_timing_change_mode(B200_TIMING_SAMPLED, "overhead");
+      b200_timing_state.too_much = percent;
+    }
   }
   b200_timing_state.timed_steps[0] = b200_timing_state.timed_steps[1] = 0;
 }
@@ -160,6 +163,14 @@ void b200_timing_sink_step(void *context, const struct b200_overlap_step *step) 
   write_when_complete(epoch);
 }
 
+static void say_too_much(double percent) {
+  char text[160];
+  snprintf(text, sizeof text,
+           "timing makes steps %.3g %% longer, more than B200OPT_OVERHEAD_MAX_PCT=%d: one step in %d is timed from now on",
+           percent, (int)b200_timing_state.config->overhead_max_pct, (int)b200_timing_state.config->timing_every);
+  b200_runtime_say(text);
+}
+
 /* A step begins with the next operation; `stream` serves when no GEMM has named a main stream. */
 void b200_timing_boundary(void *stream, const struct b200_totals *before) {
   const struct b200_driver *d = b200_driver_find();
@@ -189,7 +200,11 @@ void b200_timing_boundary(void *stream, const struct b200_totals *before) {
       b200_overlap_step(any->overlap, epoch->number);
   }
   b200_epoch_set_wants(epoch);
+  double too_much = b200_timing_state.too_much;
+  b200_timing_state.too_much = 0;
   pthread_mutex_unlock(&b200_timing_state.lock);
+  if (too_much > 0)
+    say_too_much(too_much);
   if (!needed || b200_timing_state.mode == B200_TIMING_OFF || b200_clock_is_captured(d, on))
     return;
   entry.probe = had_gemms ? b200_clock_stamp_issue(clock, d) : NULL;

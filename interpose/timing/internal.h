@@ -142,6 +142,7 @@ struct b200_timing_state {
   uint64_t graphs, graphs_timed, graphs_ns, graphs_flushed, graphs_timed_flushed, graphs_ns_flushed;
   uint64_t timed_steps_ns[2][WINDOW_STEPS]; /* host time of steps without and with timing, in the window */
   unsigned timed_steps[2];
+  double too_much; /* percent; 0: nothing to be said of it */
   bool said_mode;
 };
 extern struct b200_timing_state b200_timing_state;

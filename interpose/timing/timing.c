@@ -160,6 +160,11 @@ static uint64_t number_operation(const struct operation *operation, uint64_t *se
   return id;
 }
 
+/* Not the same as a mode that became off, as the driver failed: collectives are still numbered and counted then. */
+static bool told_off(void) {
+  return b200_timing_state.config && b200_timing_state.config->timing == B200_TIMING_OFF;
+}
+
 static void refuse(struct b200_span *span, enum b200_untimed why) {
   span->clock = NULL;
   span->untimed = 1 + (uint32_t)why;
@@ -169,8 +174,10 @@ static void refuse(struct b200_span *span, enum b200_untimed why) {
 static void begin_operation(struct b200_span *span, const struct operation *operation) {
   uint64_t sequence, id = number_operation(operation, &sequence);
   const struct b200_driver *d = b200_timing_state.mode == B200_TIMING_OFF ? NULL : b200_driver_find();
-  if (!d)
+  if (!d) {
+    refuse(span, B200_UNTIMED_VENDOR);
     return;
+  }
   if (b200_clock_is_captured(d, operation->stream)) {
     refuse(span, B200_UNTIMED_IN_GRAPH);
     return;
@@ -265,7 +272,7 @@ static void join_group(struct b200_group *group, const void *comm, void *stream,
 
 void b200_timing_coll_begin(struct b200_thread *self, struct b200_span *span, const void *comm, void *stream,
                             const struct b200_coll *coll, const struct b200_totals *before) {
-  if (b200_timing_state.mode == B200_TIMING_OFF)
+  if (told_off())
     return;
   if (b200_timing_state.from_gemms && coll->nranks > 1) {
     pthread_mutex_lock(&b200_timing_state.lock);
@@ -301,7 +308,7 @@ void b200_timing_group_started(struct b200_thread *self) {
 
 void b200_timing_group_begin(struct b200_thread *self, struct b200_span *spans) {
   struct b200_group *group = &self->group;
-  if (group->depth != 1 || b200_timing_state.mode == B200_TIMING_OFF)
+  if (group->depth != 1 || told_off())
     return;
   for (unsigned i = 0; i < group->streams; i++) {
     const struct b200_group_stream *part = &group->parts[i];
@@ -432,6 +439,10 @@ void b200_timing_graph_end(struct b200_span *span, bool failed_call) {
 }
 
 /* ------------------------------------------------------------------------------------------------- life */
+
+pthread_mutex_t *b200_timing_lock(void) {
+  return &b200_timing_state.lock;
+}
 
 void b200_timing_finish(void) {
   pthread_mutex_lock(&b200_timing_state.lock);

@@ -23,6 +23,7 @@
 #ifndef B200_TIMING_H
 #define B200_TIMING_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -82,8 +83,9 @@ struct b200_group {
 void b200_timing_start(const struct b200_config *config, bool single_connection);
 /* In a forked child. */
 void b200_timing_forget(void);
-/* The process ends: what has been read back is written. No CUDA. */
+/* The process ends: what has been read back is written. No CUDA. pre: the lock is not held by a thread that has stopped. */
 void b200_timing_finish(void);
+pthread_mutex_t *b200_timing_lock(void);
 /* Counts since the last time, as lines. */
 void b200_timing_flush(void);
 
