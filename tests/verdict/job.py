@@ -115,7 +115,7 @@ def communication(factor):
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl")
     train = trainer(linear_stack(1024, 2), 1024)
-    part = torch.ones(int(8 * MIB * factor), dtype=torch.bfloat16, device="cuda")
+    part = torch.ones(int(16 * MIB * factor), dtype=torch.bfloat16, device="cuda")
     whole = torch.empty(2 * part.numel(), dtype=torch.bfloat16, device="cuda")
     gradient = torch.ones(1024, device="cuda")
 

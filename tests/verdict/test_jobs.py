@@ -19,7 +19,7 @@ JOBS = {
     "bandwidth": ("memory bandwidth", {}),
     "refused": ("memory capacity", {**MODELLED, "B200OPT_VNODE_MEMORY_GB": "1"}),
     "churn": ("memory capacity", {**MODELLED, "B200OPT_VNODE_MEMORY_GB": "2", "B200OPT_GPU_SAMPLE_S": "1"}),
-    "host": ("host", {}),
+    "host": ("host", MODELLED),
     "data": ("data", MODELLED),
 }
 LEAST_S = {"churn": "4"}  # NVML, which knows how much memory there is, is asked after a second
