@@ -581,6 +581,8 @@ static void hand_out_ops(struct b200_overlap *overlap, uint64_t before_step) {
     struct lane *lane = &overlap->lane[i];
     for (; lane->handed < lane->issued && op_at(lane, lane->handed)->step < before_step; lane->handed++) {
       struct op *op = op_at(lane, lane->handed);
+      if (overlap->sink.lost && (op->state == OP_LOST || op->state == OP_UNTIMED))
+        overlap->sink.lost(overlap->sink.context, op->user, op->state == OP_UNTIMED);
       if (op->state == OP_PENDING)
         lose(overlap, op);
       if (op->state == OP_DONE)

@@ -92,6 +92,8 @@ struct b200_overlap_step {
 struct b200_overlap_sink {
   void (*op)(void *context, const struct b200_overlap_op *op);
   void (*step)(void *context, const struct b200_overlap_step *step);
+  /* Instead of op, for one whose times or waits were lost, or (full) that a full table left untimed. May be NULL. */
+  void (*lost)(void *context, uint64_t user, bool full);
   void *context;
 };
 

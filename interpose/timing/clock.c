@@ -50,7 +50,8 @@ static struct b200_clock *make_clock(CUcontext context) {
       munmap(clock, sizeof *clock);
     return NULL;
   }
-  const struct b200_overlap_sink sink = {.op = b200_timing_sink_op, .step = b200_timing_sink_step, .context = clock};
+  const struct b200_overlap_sink sink = {
+      .op = b200_timing_sink_op, .step = b200_timing_sink_step, .lost = b200_timing_sink_lost, .context = clock};
   clock->context = context;
   clock->overlap = overlap;
   clock->lower_ns = INT64_MIN;

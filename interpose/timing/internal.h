@@ -192,6 +192,7 @@ void b200_timing_sink_step(void *context, const struct b200_overlap_step *step);
 /* --- lines.c. pre: the lock is held, but for the first. */
 void b200_timing_untimed(enum b200_untimed why, uint64_t calls);
 void b200_timing_sink_op(void *context, const struct b200_overlap_op *op);
+void b200_timing_sink_lost(void *context, uint64_t user, bool full);
 void b200_timing_write_mode(const struct b200_clock *clock);
 void b200_timing_write_time(const struct b200_epoch *epoch);
 void b200_timing_write_comm(struct b200_comm *comm, int32_t nranks, int rank);

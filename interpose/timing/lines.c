@@ -87,6 +87,12 @@ void b200_timing_sink_op(void *context, const struct b200_overlap_op *op) {
     write_op(op, info, epoch);
 }
 
+void b200_timing_sink_lost(void *context, uint64_t user, bool full) {
+  const struct b200_info *info = b200_clock_close_info(context, user); /* NULL: counted when it was lost */
+  if (info)
+    b200_timing_untimed(full ? B200_UNTIMED_FULL : B200_UNTIMED_VENDOR, info->group);
+}
+
 void b200_timing_write_time(const struct b200_epoch *epoch) {
   const struct b200_overlap_step *sums = &epoch->sums;
   bool gemms = epoch->gemms && sums->gemms > 0;
