@@ -61,7 +61,7 @@ struct b200_driver {
 #undef MEMBER
 };
 
-enum kind { COLLECTIVE, WAIT, GEMM, BOUNDARY, GRAPH };
+enum kind { COLLECTIVE, WAIT, GEMM, BOUNDARY, GRAPH, DRAINED };
 
 /* Something that was issued and is not read back yet. */
 struct b200_entry {

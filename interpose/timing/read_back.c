@@ -123,6 +123,10 @@ static void take_entry(struct b200_clock *clock, const struct b200_entry *entry,
   case BOUNDARY:
     take_boundary(clock, entry, times);
     break;
+  case DRAINED: /* whatever ran before is no gap */
+    if (times->first > clock->busy_until_ns)
+      clock->busy_until_ns = times->first;
+    break;
   case GRAPH:
     b200_timing_state.graphs_timed++;
     b200_timing_state.graphs_ns += (uint64_t)(times->second - times->first);

@@ -94,6 +94,7 @@ static struct b200_clock *clock_of_host_wait(void) {
 
 void b200_timing_host_begin(struct b200_host_wait *wait, enum b200_host_wait_kind kind, void *what, bool per_thread) {
   wait->clock = clock_of_host_wait();
+  wait->drains = false;
   if (!wait->clock)
     return;
   const struct b200_overlap *overlap = wait->clock->overlap;
@@ -104,6 +105,8 @@ void b200_timing_host_begin(struct b200_host_wait *wait, enum b200_host_wait_kin
     wait->upto = b200_overlap_of_stream(overlap, b200_clock_key(what, per_thread));
   else
     wait->upto = b200_overlap_of_device(overlap);
+  wait->drains =
+      kind == B200_HOST_DEVICE || (kind == B200_HOST_STREAM && b200_clock_key(what, per_thread) == wait->clock->main_key);
   pthread_mutex_unlock(&b200_timing_state.lock);
 }
 
@@ -113,7 +116,13 @@ void b200_timing_host_end(const struct b200_host_wait *wait, bool failed_call) {
   pthread_mutex_lock(&b200_timing_state.lock);
   b200_overlap_over(wait->clock->overlap, &wait->upto);
   pthread_mutex_unlock(&b200_timing_state.lock);
-  b200_clock_read_back(wait->clock, &b200_timing_state.driver, QUEUE);
+  const struct b200_driver *d = &b200_timing_state.driver;
+  struct b200_entry entry = {.kind = DRAINED, .issued_ns = b200_timing_host_now()};
+  if (wait->drains && (b200_timing_now() & B200_TIMING_GEMMS) && !b200_runtime_is_capturing())
+    entry.first = b200_clock_stamp_issue(wait->clock, d);
+  if (entry.first)
+    b200_clock_push(wait->clock, &entry);
+  b200_clock_read_back(wait->clock, d, QUEUE);
 }
 /* ------------------------------------------------------------------------------------------- collectives */
 

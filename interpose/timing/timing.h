@@ -126,6 +126,7 @@ enum b200_host_wait_kind { B200_HOST_EVENT, B200_HOST_STREAM, B200_HOST_DEVICE }
 struct b200_host_wait {
   struct b200_clock *clock;
   struct b200_frontier upto;
+  bool drains; /* the main compute stream has run out of work afterwards */
 };
 void b200_timing_host_begin(struct b200_host_wait *wait, enum b200_host_wait_kind kind, void *what, bool per_thread);
 void b200_timing_host_end(const struct b200_host_wait *wait, bool failed);
