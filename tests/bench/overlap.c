@@ -85,7 +85,7 @@ static void do_step(uint64_t number, unsigned count) {
 }
 
 static void measure(unsigned count) {
-  const struct b200_overlap_sink sink = {note_op, note_step, NULL};
+  const struct b200_overlap_sink sink = {.op = note_op, .step = note_step};
   double best[CALLS];
   for (int round = 0; round < 7; round++) {
     b200_overlap_start(overlap, &sink);

@@ -16,7 +16,8 @@ enum { MAIN = 1, COMM, SIDE, OTHER, LEGACY, TOLD = 40000 };
 static struct b200_overlap *overlap;
 static struct b200_overlap_op op[TOLD];
 static struct b200_overlap_step step[64];
-static unsigned ops, steps;
+static unsigned ops, steps, losses;
+static uint64_t lost_users; /* sum */
 
 static void note_op(void *context, const struct b200_overlap_op *told) {
   ck_assert_ptr_eq(context, &ops);
@@ -38,15 +39,23 @@ static void note_step(void *context, const struct b200_overlap_step *told) {
   step[steps++] = *told;
 }
 
+static void note_lost(void *context, uint64_t user, bool full) {
+  ck_assert_ptr_eq(context, &ops);
+  ck_assert(!full || b200_overlap_overflow(overlap) > 0);
+  losses++;
+  lost_users += user;
+}
+
 static void begin(void) {
-  const struct b200_overlap_sink sink = {note_op, note_step, &ops};
+  const struct b200_overlap_sink sink = {.op = note_op, .step = note_step, .lost = note_lost, .context = &ops};
   if (!overlap) {
     overlap = mmap(NULL, b200_overlap_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(overlap, MAP_FAILED);
     memset(overlap, 0xa5, b200_overlap_bytes());
   }
   b200_overlap_start(overlap, &sink);
-  ops = steps = 0;
+  ops = steps = losses = 0;
+  lost_users = 0;
 }
 
 static struct b200_overlap_id collective(uint64_t stream, uint64_t user) {
@@ -203,6 +212,8 @@ START_TEST(a_wait_without_a_time_loses_its_collectives) {
     finish(computes ? 1 : 3);
     expect_op(3, 0, 0);
     ck_assert_uint_eq(b200_overlap_lost_count(overlap), computes ? 2 : 0);
+    ck_assert_uint_eq(losses, computes ? 2 : 0);
+    ck_assert_uint_eq(lost_users, computes ? 1 + 2 : 0);
   }
 }
 END_TEST

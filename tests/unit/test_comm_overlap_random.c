@@ -572,7 +572,7 @@ static void check_steps(void) {
 /* --- programs */
 
 static void reset(bool crowded) {
-  const struct b200_overlap_sink sink = {note_op, note_step, NULL};
+  const struct b200_overlap_sink sink = {.op = note_op, .step = note_step};
   memset(&world.known, 0, sizeof world - offsetof(struct world, known));
   world.crowded = crowded;
   world.streams = crowded ? 140 + below(STREAMS - 140) : 2 + below(6);
