@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "vnode_test.h"
 
@@ -148,6 +151,38 @@ START_TEST(processes_share_a_device_and_a_killed_one_gives_back) {
   ck_assert_int_eq(vnode_memory_alloc(0, 150 * GIB, VNODE_MEMORY_DEVICE, VNODE_OWNER_OTHER, &more), VNODE_OK);
   ck_assert_uint_eq(free_bytes(0), 28 * GIB - context);
   waitpid(pid, NULL, 0);
+}
+END_TEST
+
+/* What a process leaves that is killed between closing a session's object and taking away its name. */
+static void close_session_object(void) {
+  char own[300] = "";
+  const char *session = getenv("B200OPT_VNODE_SESSION");
+  DIR *folder = opendir("/dev/shm");
+  for (const struct dirent *entry; folder && (entry = readdir(folder));)
+    if (strstr(entry->d_name, session))
+      snprintf(own, sizeof own, "/%s", entry->d_name);
+  closedir(folder);
+  int fd = shm_open(own, O_RDWR, 0600);
+  ck_assert_int_ge(fd, 0);
+  const uint32_t closed = 1;
+  ck_assert_int_eq(pwrite(fd, &closed, sizeof closed, sizeof(uint32_t)), sizeof closed);
+  close(fd);
+}
+
+static void allocate_and_die(void *unused) {
+  (void)unused;
+  void *block;
+  if (!vnode_memory_alloc(0, MIB, VNODE_MEMORY_DEVICE, VNODE_OWNER_OTHER, &block))
+    close_session_object();
+  raise(SIGKILL);
+}
+
+START_TEST(closed_session_that_kept_its_name_is_made_anew) {
+  in_child(allocate_and_die, NULL);
+  void *block;
+  ck_assert_int_eq(vnode_memory_alloc(0, GIB, VNODE_MEMORY_DEVICE, VNODE_OWNER_OTHER, &block), VNODE_OK);
+  ck_assert_uint_eq(free_bytes(0), 177 * GIB - vnode_gpu()->context_bytes);
 }
 END_TEST
 
@@ -323,6 +358,7 @@ int main(void) {
                                 untouched_memory_costs_nothing_and_is_charged,
                                 freed_pages_go_back_to_the_host,
                                 processes_share_a_device_and_a_killed_one_gives_back,
+                                closed_session_that_kept_its_name_is_made_anew,
                                 owners_are_counted_apart,
                                 forked_child_is_refused_and_parent_unharmed,
                                 physical_memory_can_be_mapped_twice_and_lives_by_references,

@@ -165,6 +165,9 @@ static enum vnode_status enter(void) {
     }
     if (!shared->closed)
       break;
+    struct stat status; /* who closed it held the lock that we hold now: a name that is still there was left by a kill */
+    if (!fstat(shared_fd, &status) && status.st_nlink > 0)
+      shm_unlink(shared_name);
     close_object();
   }
   if (shared->layout_bytes && shared->layout_bytes != sizeof *shared) {
