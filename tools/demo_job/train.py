@@ -58,6 +58,7 @@ def parse_args():
     p.add_argument("--clip", type=float, default=1.0, help="largest gradient norm")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--compile", action="store_true", help="torch.compile the model")
+    p.add_argument("--eval-every", type=int, default=0, help="steps between two evaluations (default: none)")
     p.add_argument("--text-mb", type=float, default=2.0, help="how much text to read")
     p.add_argument("--out", type=pathlib.Path, help="write losses, gradient norms and speed to this JSON file")
     p.add_argument("--save-grads", type=pathlib.Path, help="write the full gradients of the first step to this file")
@@ -171,6 +172,20 @@ def choose_attention(name):
         allow(name in ("auto", other))
 
 
+@torch.no_grad()
+def evaluate(model, text, args, rank, world, device):
+    """Mean loss of all ranks on two batches that the training does not see."""
+    loss = torch.zeros((), device=device)
+    model.eval()
+    for batch in range(2):
+        x, y = get_batch(text, args, -1 - batch, 0, rank, world, device)
+        loss += F.cross_entropy(model(x).float().view(-1, VOCAB), y.reshape(-1)) / 2
+    model.train()
+    if world > 1:
+        dist.all_reduce(loss)
+    return loss.item() / world
+
+
 def full(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -249,6 +264,11 @@ def main():
             print(f"step {step} loss {losses[-1]:.9g} grad_norm {norms[-1]:.9g} tokens/s {tokens / seconds[-1]:.0f}", flush=True)
         if not math.isfinite(losses[-1]):
             raise SystemExit(f"the loss is {losses[-1]} at step {step}")
+        if args.eval_every and (step + 1) % args.eval_every == 0:
+            with autocast:
+                loss = evaluate(model, text, args, rank, world, device)
+            if rank == 0:
+                print(f"step {step} val_loss {loss:.9g}", flush=True)
         if args.save and step == (args.steps - 1 if args.save_at is None else args.save_at):
             weights, moments = get_state_dict(model, optimizer)
             dcp.save({"model": weights, "optimizer": moments, "step": step + 1}, checkpoint_id=args.save)

@@ -42,6 +42,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--fsdp-version", type=int, choices=[1, 2], default=1)
     p.add_argument("--steps", type=int, default=10)
+    p.add_argument("--eval-every", type=int, default=0, help="steps between two evaluations, each followed by a checkpoint; 0: none")
+    p.add_argument("--accum", type=int, default=1, help="micro-batches per step")
     p.add_argument("--seq", type=int, default=64)
     p.add_argument("--dir", required=True, help="the Trainer's output folder")
     p.add_argument("--out", type=pathlib.Path, required=True)
@@ -54,13 +56,19 @@ def main():
     fsdp = {"fsdp_version": args.fsdp_version, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
     if args.fsdp_version == 2:
         fsdp["reshard_after_forward"] = True
+    interruptions = {"save_strategy": "no"}
+    if args.eval_every:
+        steps = {"eval_steps": args.eval_every, "save_steps": args.eval_every}
+        interruptions = {"eval_strategy": "steps", "save_strategy": "steps", "per_device_eval_batch_size": 4, **steps}
     training = TrainingArguments(
         output_dir=args.dir, max_steps=args.steps, per_device_train_batch_size=4, learning_rate=3e-4, bf16=True, seed=0,
-        logging_steps=1, logging_nan_inf_filter=False, save_strategy="no", report_to=[], disable_tqdm=True,
-        dataloader_num_workers=1, fsdp="full_shard auto_wrap", fsdp_config=fsdp,
+        logging_steps=1, logging_nan_inf_filter=False, gradient_accumulation_steps=args.accum, report_to=[], disable_tqdm=True,
+        dataloader_num_workers=1, fsdp="full_shard auto_wrap", fsdp_config=fsdp, **interruptions,
     )
     keep = Keep()
-    trainer = Trainer(model=model, args=training, train_dataset=Windows(args.seq), callbacks=[keep])
+    windows = Windows(args.seq)
+    few = torch.utils.data.Subset(windows, range(16))
+    trainer = Trainer(model=model, args=training, train_dataset=windows, eval_dataset=few, callbacks=[keep])
     trainer.train()
     if trainer.is_world_process_zero():
         args.out.write_text(json.dumps({"losses": keep.losses, "grad_norms": keep.norms, "wrapper": type(trainer.model_wrapped).__name__}))
