@@ -621,6 +621,9 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
   case B200_RECORD_oom:
     *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){copy(line->oom_owner), line->oom_bytes, line->oom_t_ns};
     break;
+  case B200_RECORD_block: /* b200opt replay reads them by itself: they may be millions */
+    log->blocks = b200_add(log->blocks, 1);
+    break;
   case B200_RECORD_stack:
     add_stack(reading, line);
     break;

@@ -199,6 +199,7 @@ struct b200_log {
   struct b200_log_loss *losses; /* a step printed again (progress bars) replaces its predecessor */
   struct b200_log_oom *ooms;
   struct b200_log_stack *stacks;
+  int64_t blocks; /* lines of the memory trace */
   struct b200_log_text *drops, *warnings;
   size_t op_count, timing_count, comm_count, kind_count, untimed_count, gpu_count, text_count;
   size_t step_count, gemm_count, audit_count, guard_count, coll_count, alloc_count, call_count, loss_count, oom_count,

@@ -96,6 +96,8 @@ START_TEST(choices_have_the_order_of_the_table) {
       {B200_ENV_memory, B200_MEMORY_OFF, "off"},
       {B200_ENV_memory_stacks, B200_STACKS_OFF, "off"},
       {B200_ENV_memory_stacks, B200_STACKS_ON, "on"},
+      {B200_ENV_memory_trace, B200_MEMORY_TRACE_OFF, "off"},
+      {B200_ENV_memory_trace, B200_MEMORY_TRACE_ON, "on"},
       {B200_ENV_loss, B200_LOSS_ON, "on"},
       {B200_ENV_loss, B200_LOSS_OFF, "off"},
       {B200_ENV_log_level, B200_LOG_SILENT, "silent"},
