@@ -22,6 +22,7 @@ int cmd_run(int argc, char **argv);
 int cmd_dryrun(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_lint(int argc, char **argv);
 int cmd_sagemaker(int argc, char **argv);
