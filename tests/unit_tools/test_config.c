@@ -44,6 +44,7 @@ static int choice_of(enum b200_env_index index) {
       {B200_ENV_guard, &config.guard},
       {B200_ENV_memory, &config.memory},
       {B200_ENV_memory_stacks, &config.memory_stacks},
+      {B200_ENV_memory_trace, &config.memory_trace},
       {B200_ENV_loss, &config.loss},
       {B200_ENV_log_level, &config.log_level},
   };
