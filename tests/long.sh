@@ -14,6 +14,9 @@
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
 #   ranks  the logs of 1,024 ranks in one report                                   4 minutes
 #   overlap  2,000,000 random programs through the accounting of collectives       5 minutes
+#   million  10^6 collectives in a log of 1 MiB, three times: sums and drops are exact  20 minutes
+#   kill   120 jobs killed at random moments: their logs can be read               10 minutes
+#   timing-faults  every call of the timing made to fail, exits at random moments  10 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
@@ -94,6 +97,18 @@ case ${1:-} in
   ranks)
     tools/setup --tests
     exec .venv/bin/python -B tests/bench/ranks.py build/release/b200opt 1024
+    ;;
+  million)
+    tools/setup --tests
+    B200_LONG=1 B200_BUILD=$PWD/build/release exec .venv/bin/python -B -m pytest -q -p no:cacheprovider tests/timing/test_bounds.py -k steps
+    ;;
+  kill)
+    tools/setup --tests
+    B200_LONG=1 B200_BUILD=$PWD/build/release exec .venv/bin/python -B -m pytest -q -p no:cacheprovider tests/timing/test_bounds.py -k kill
+    ;;
+  timing-faults)
+    tools/setup --tests
+    B200_LONG=1 B200_BUILD=$PWD/build/release exec .venv/bin/python -B -m pytest -q -p no:cacheprovider tests/timing/test_faults.py tests/timing/test_robust.py
     ;;
   storm)
     tools/setup --tests
