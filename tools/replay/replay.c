@@ -110,7 +110,7 @@ static void run_alloc(struct runner *runner, const struct replay_request *reques
   bool placed = runner->policy->alloc(runner->state, request);
   runner->placed[request->slot] = placed;
   book->requests++;
-  book->hits += placed && call_count(book) == calls;
+  book->hits += placed && !runner->policy->observe && call_count(book) == calls;
   book->failures += !placed;
   if (placed)
     book->live += request->bytes;

@@ -31,8 +31,9 @@
 #define REPLAY_CALLS(X)                                                                                                     \
   X(MALLOC, "malloc", "cuMemAlloc")                                                                                         \
   X(FREE, "free", "cuMemFree")                                                                                              \
-  X(CREATE, "create", "cuMemCreate") X(RELEASE, "release", "cuMemRelease") X(MAP, "map", "cuMemMap")                        \
-      X(UNMAP, "unmap", "cuMemUnmap") X(ACCESS, "access", "cuMemSetAccess")
+  X(CREATE, "create", "cuMemCreate")                                                                                        \
+  X(RELEASE, "release", "cuMemRelease") X(MAP, "map", "cuMemMap") X(UNMAP, "unmap", "cuMemUnmap")                           \
+      X(ACCESS, "access", "cuMemSetAccess")
 #define REPLAY_ENUM(id, name, function) REPLAY_##id,
 enum replay_call { REPLAY_CALLS(REPLAY_ENUM) REPLAY_CALL_COUNT };
 #undef REPLAY_ENUM
@@ -68,7 +69,7 @@ struct replay_book {
   uint64_t peak_reserved, peak_live;
   uint64_t live_at_peak; /* when reserved first reached its peak */
   uint64_t calls[REPLAY_CALL_COUNT];
-  uint64_t requests, hits; /* hits: without a driver call */
+  uint64_t requests, hits; /* hits: without a driver call; 0 where calls are observed */
   uint64_t failures;       /* requests that got no memory */
   uint64_t retries;        /* the device was full, what was idle was given back, and the request was made anew */
 };

@@ -67,17 +67,24 @@ static void print_line(const struct report_text *text, const char *label, const 
   free(copy);
 }
 
+/* RMM's log does not say what its calls took: they were not the driver's. */
+static bool knows_stall(const struct replay_report *report, size_t policy) {
+  return report->log || !report->policies[policy]->observe;
+}
+
 static void print_memory(const struct report_text *text, const struct replay_report *report) {
   report_heading(text, "Memory and time by policy");
   report_table_line(text, "  %-11s%11s%14s%11s%8s%8s%9s%13s", "policy", "peak live", "peak reserved", "fragmented", "hits",
                     "failed", "retries", "stalled");
   for (size_t i = 0; i < report->policy_count; i++) {
     const struct replay_book *book = replay_book(report->replay, i);
+    bool observes = report->policies[i]->observe != NULL;
     report_table_line(text, "  %-11s%11s%14s%11s%8s%8s%9s%13s", report->policies[i]->name,
                       report_bytes((int64_t)book->peak_live).text, report_bytes((int64_t)book->peak_reserved).text,
-                      percent(replay_book_fragmentation(book)).text, percent(hit_share(book)).text,
-                      report_grouped((int64_t)book->failures).text, report_grouped((int64_t)book->retries).text,
-                      report_seconds((double)replay_book_stall_ns(book) * 1e-9).text);
+                      percent(replay_book_fragmentation(book)).text, observes ? "-" : percent(hit_share(book)).text,
+                      report_grouped((int64_t)book->failures).text,
+                      observes ? "-" : report_grouped((int64_t)book->retries).text,
+                      knows_stall(report, i) ? report_seconds((double)replay_book_stall_ns(book) * 1e-9).text : "-");
   }
 }
 
@@ -97,11 +104,9 @@ static void print_calls(const struct report_text *text, const struct replay_repo
   }
 }
 
-static void print_policies(const struct report_text *text, const struct replay_report *report) {
+static void print_costs(const struct report_text *text) {
   char line[256];
   fprintf(text->out, "\n");
-  for (size_t i = 0; i < report->policy_count; i++)
-    report_line(text, report->policies[i]->name, report->policies[i]->help);
   int used = snprintf(line, sizeof(line), "modelled host time of the driver calls, estimates:");
   for (int i = 0; i < REPLAY_CALL_COUNT; i++)
     used += snprintf(line + used, sizeof(line) - (size_t)used, " %s %g us%s", replay_call_names[i],
@@ -140,7 +145,7 @@ void replay_report_text(FILE *out, const struct replay_report *report, bool colo
   print_stream(&text, report);
   print_memory(&text, report);
   print_calls(&text, report);
-  print_policies(&text, report);
+  print_costs(&text);
   print_check(&text, report);
   for (size_t i = 0; i < report->note_count; i++)
     print_line(&text, "note", report->notes[i]);
@@ -192,7 +197,11 @@ json_t *replay_report_json(const struct replay_report *report) {
   for (size_t i = 0; i < report->policy_count; i++) {
     const struct replay_book *book = replay_book(report->replay, i);
     json_t *row = policy_json(report->policies[i], book);
-    json_object_set_new(row, "stall_ns", integer(replay_book_stall_ns(book)));
+    json_object_set_new(row, "stall_ns", knows_stall(report, i) ? integer(replay_book_stall_ns(book)) : json_null());
+    if (report->policies[i]->observe) {
+      json_object_set_new(row, "hits", json_null());
+      json_object_set_new(row, "retries", json_null());
+    }
     json_array_append_new(policies, row);
   }
   for (size_t i = 0; i < report->note_count; i++)
