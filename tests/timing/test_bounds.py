@@ -122,8 +122,8 @@ def test_kill(tmp_path):
                                  B200OPT_PROMETHEUS_FILE=place / "metrics.prom", B200OPT_TIMING_EVERY=chance.choice([1, 16]))
         process = subprocess.Popen([robust.PROGRAM, "plain", "1000000", str(COLLECTIVES), "2"], env=env, cwd=place, start_new_session=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        # sums are written after a second; some die before
-        time.sleep(chance.uniform(0, 0.5) if number % 2 else chance.uniform(1, 2))
+        # sums are written after each of the first seconds; some die before
+        time.sleep(chance.uniform(0, 0.5) if number % 2 else chance.uniform(1, 3.5))
         assert process.poll() is None, process.stderr.read()
         robust.kill_group(process)
         issued = [int.from_bytes((place / "progress").read_bytes()[at:at + 8], "little") for at in (136, 144)] if (place / "progress").exists() else [0, 0]
