@@ -11,6 +11,8 @@ echo 'not a library' >broken/lib/libb200opt.so
 mkdir -p logs "with blank" notlogs
 echo '{"text":1}' >notlogs/data.jsonl
 printf 'B200OPT_MEMRY=off\nB200OPT_LOG_MAX_MB=big\nnonsense\n' >bad.conf
+printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,alloc,0x1,1,0\n' >rmm.csv
+printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,allocate,0x1,1,0\n' >rmm0.csv
 echo 'echo ran' >script
 chmod 644 script
 cp -r good "with blank/"
@@ -44,8 +46,8 @@ row() {
 
 good=good/bin/b200opt
 # arguments
-row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, doctor, lint, sagemaker); see b200opt --help\n'
-row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, doctor, lint, sagemaker); see b200opt --help\n"
+row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, replay, doctor, lint, sagemaker); see b200opt --help\n'
+row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, replay, doctor, lint, sagemaker); see b200opt --help\n"
 row 2 "$good run" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run A=1 --" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run --gpus 2 -- true" "b200opt: run: unrecognized option '--gpus'\n"
@@ -67,6 +69,24 @@ row 2 "$good trace --xml a" "b200opt: trace: unrecognized option '--xml'\n"
 row 3 "$good trace nowhere" "b200opt: trace: cannot read 'nowhere': No such file or directory\n"
 row 3 "$good trace logs" "b200opt: trace: 'logs' has no logs of the library (*.jsonl)\n"
 row 3 "$good trace logs --run x" "b200opt: trace: 'logs' has no run named 'x'\n"
+row 2 "$good replay" 'b200opt: replay: a file or a log folder is missing; see b200opt replay --help\n'
+row 2 "$good replay a b" "b200opt: replay: one file or log folder is enough, 'b' is too much; see b200opt replay --help\n"
+row 2 "$good replay --policy best a" \
+  "b200opt: replay: --policy: 'best' is not known (accepted: all, recorded, cudamalloc, cache, expandable, native)\n"
+row 2 "$good replay --rank -1 a" "b200opt: replay: --rank: '-1' is not a rank (accepted: 0 and up)\n"
+row 2 "$good replay --rank 1x a" "b200opt: replay: --rank: '1x' is not a rank (accepted: 0 and up)\n"
+row 2 "$good replay --gpu-memory 0 a" "b200opt: replay: --gpu-memory: '0' is not accepted (accepted: GiB above 0, up to 65536)\n"
+row 2 "$good replay --gpu-memory nan a" \
+  "b200opt: replay: --gpu-memory: 'nan' is not accepted (accepted: GiB above 0, up to 65536)\n"
+row 2 "$good replay --rank 0 rmm.csv" "b200opt: replay: --rank and --run go with logs of b200opt; 'rmm.csv' is one of RMM\n"
+row 3 "$good replay nowhere" "b200opt: replay: cannot read 'nowhere': No such file or directory\n"
+row 3 "$good replay script" \
+  "b200opt: replay: 'script' is no log (accepted: *.jsonl of b200opt, or a file whose first line is 'Thread,Time,Action,Pointer,Size,Stream')\n"
+row 3 "$good replay rmm.csv" "b200opt: replay: rmm.csv:2: Action is not known (accepted: allocate, free, allocate failure)\n"
+row 3 "$good replay logs" "b200opt: replay: 'logs' has no recorded allocations (run the job with B200OPT_MEMORY_TRACE=on)\n"
+row 3 "$good replay rmm0.csv >/dev/full" "b200opt: replay: standard output cannot be written\n"
+row 3 "$good replay rmm0.csv --rmm-csv /dev/full" "b200opt: replay: cannot write '/dev/full': No space left on device\n"
+row 3 "$good replay rmm0.csv --rmm-csv no/out" "b200opt: replay: cannot write 'no/out': No such file or directory\n"
 row 2 "$good doctor -x" "b200opt: doctor: invalid option -- 'x'\n"
 row 2 "$good doctor --pid abc" "b200opt: doctor: --pid: 'abc' is not a process id\n"
 row 2 "$good doctor --pid -1" "b200opt: doctor: --pid: '-1' is not a process id\n"

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policies `native` and `expandable` count what PyTorch's own allocator counts, byte for byte, for the same requests.
+
+PyTorch runs on the virtual node (B200_NODE: the command whose `dryrun` has one). Near the limit the device is as large as
+the node's, so that the allocator's own retries decide.
+"""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import COMMAND
+from generate import csv_text, events
+
+NODE = os.environ.get("B200_NODE", str(COMMAND))
+ASK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ask_torch.py")
+
+
+def ask(replay, path, policy, memory_gib):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("B200OPT", "PYTORCH_")) and k != "LD_PRELOAD"}
+    env |= {k: v for k, v in os.environ.items() if k == "B200OPT_VNODE_ATEN_DIR"}
+    env |= {"PYTORCH_ALLOC_CONF": f"expandable_segments:{policy == 'expandable'}"}
+    done = subprocess.run([NODE, "dryrun", "--bare", "--gpus", "1", "--log", "logs", f"B200OPT_VNODE_MEMORY_GB={memory_gib}", "--",
+                           sys.executable, ASK, path], capture_output=True, text=True, env=env, cwd=replay.folder, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("policy", ["native", "expandable"])
+@pytest.mark.parametrize("memory_gib", [64, 7])
+def test_same_as_pytorch(replay, policy, memory_gib):
+    path = replay.write("fsdp.csv", csv_text(events(5, steps=4)))
+    theirs = ask(replay, path, policy, memory_gib)
+    ours = replay.policies(path, "--policy", policy, "--gpu-memory", repr(theirs["limit"] / 2**30))[policy]
+    for key in ("peak_reserved", "reserved", "peak_live", "live", "retries", "failures"):
+        assert ours[key] == theirs[key], key
+    calls = ours["calls"]
+    if policy == "native": # PyTorch counts the calls that succeeded
+        assert calls["malloc"] - ours["retries"] - ours["failures"] == theirs["segments"]
+        assert calls["free"] == theirs["segments_freed"]
+    else:
+        assert calls["access"] == theirs["device_allocs"]
+    assert (ours["retries"] > 0) == (memory_gib == 7)
