@@ -32,8 +32,8 @@
   X(MALLOC, "malloc", "cuMemAlloc")                                                                                         \
   X(FREE, "free", "cuMemFree")                                                                                              \
   X(CREATE, "create", "cuMemCreate")                                                                                        \
-  X(RELEASE, "release", "cuMemRelease") X(MAP, "map", "cuMemMap") X(UNMAP, "unmap", "cuMemUnmap")                           \
-      X(ACCESS, "access", "cuMemSetAccess")
+  X(RELEASE, "release", "cuMemRelease")                                                                                     \
+  X(MAP, "map", "cuMemMap") X(UNMAP, "unmap", "cuMemUnmap") X(ACCESS, "access", "cuMemSetAccess")
 #define REPLAY_ENUM(id, name, function) REPLAY_##id,
 enum replay_call { REPLAY_CALLS(REPLAY_ENUM) REPLAY_CALL_COUNT };
 #undef REPLAY_ENUM

@@ -51,7 +51,8 @@ static double launches_of(const struct b200_log *log) {
   for (size_t i = 0; i < log->call_count; i++)
     if (strstr(log->calls[i].name, "LaunchKernel"))
       launches += (double)log->calls[i].calls;
-  return log->step_count ? launches / (double)log->step_count : -1;
+  return log->step_count && launches > 0 ? launches / (double)log->step_count
+                                         : -1; /* a log without any had no count of them */
 }
 
 /* ---- GEMMs against the GPU's peaks */
