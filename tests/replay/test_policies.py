@@ -47,20 +47,18 @@ def test_cudamalloc_on_a_full_device(replay):
 
 
 @pytest.mark.parametrize("kept, asked, hit", [
-    ("64", "64", True), ("64", "63", True), ("64", "62.5", True),   # same class of 2 MiB, or the next
-    ("64", "57", True), ("64", "56", False),                        # at most an eighth larger
-    ("63.5", "63.6", False),                                        # of the class, but too small
-    ("3", "2.5", True), ("2", "1.5", False),                        # 4 MiB both; a small one has finer classes
-    ("1000B", "1000B", True), ("9216B", "8192B", True), ("9217B", "8192B", False),
+    ("64", "64", True), ("64", "63.9", True), ("63", "56", True), ("64", "56", False),  # at most an eighth larger
+    ("9437184B", "8388608B", True), ("9437185B", "8388608B", False), ("64", "65", False),
+    ("2", "2", True), ("2097151B", "2097151B", False), ("2", "1.9", False),             # small ones are not kept
 ])
 def test_cache_reuses_whole_blocks_of_nearly_the_size(replay, kept, asked, hit):
     found = figures(replay, "cache", [f"a {kept}", "-a", f"b {asked} 5"])  # whatever the stream
     assert found["hits"] == int(hit)
-    assert found["calls"] == calls(malloc=2 - hit)
+    assert found["calls"] == calls(malloc=2 - hit, free=int(kept == "2097151B"))
 
 
 def test_cache_takes_the_best_fit(replay):
-    found = figures(replay, "cache", ["a 66", "b 64", "-a", "-b", "c 63", "d 66"])
+    found = figures(replay, "cache", ["a 66", "b 64", "-a", "-b", "c 63", "d 65"])
     assert (found["hits"], found["peak_reserved"], found["calls"]) == (2, 130 * MIB, calls(malloc=2))
 
 

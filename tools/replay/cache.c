@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A cache of whole blocks under cudaMalloc and cudaFree: one request is one driver allocation, which is kept when it is
- * freed and handed out again to a request of nearly its size, whatever its stream and owner. Physical handles (cuMemCreate)
- * pass by. A free block may be used again at once, as if the device had been waited for in between.
+ * freed and handed out again to a request of nearly its size, whatever its stream and owner: the rules of memory/pool.h.
+ * Small requests and physical handles (cuMemCreate) pass by. A free block may be used again at once, as if the device had
+ * been waited for in between, and nothing bounds what is idle but the device.
  *
  * When the device is full, all that is idle is given back and the request is made once more, for every owner.
  */
@@ -13,8 +14,7 @@
 #include "interpose/record/reader.h"
 #include "tools/replay/tree.h"
 
-#define LARGE_BYTES (UINT64_C(2) << 20) /* the driver's granularity: from here on, classes of sizes are multiples of it */
-#define SMALL_BYTES UINT64_C(512)
+#define LEAST_BYTES (UINT64_C(2) << 20) /* smaller ones are not kept: the driver packs them into one page */
 
 struct block {
   struct replay_node node; /* when idle: by size, then by age */
@@ -35,15 +35,14 @@ static void *create(struct replay_book *book) {
   return state;
 }
 
-static uint64_t class_of(uint64_t bytes) {
-  uint64_t unit = bytes < LARGE_BYTES ? SMALL_BYTES : LARGE_BYTES;
-  return (bytes + unit - 1) / unit * unit;
+static bool is_kept(const struct replay_request *request) {
+  return !request->physical && request->bytes >= LEAST_BYTES;
 }
 
-/* The smallest idle block that holds `bytes` and is of their class, or at most an eighth larger. */
+/* The smallest idle block of at least `bytes` and at most an eighth more; of equal ones that which was freed first. */
 static struct block *take_idle(struct state *state, uint64_t bytes) {
   struct block *block = REPLAY_ELEMENT(replay_tree_find(&state->idle, bytes, 0, 0), struct block, node);
-  if (!block || class_of(block->bytes) - class_of(bytes) > class_of(bytes) / 8)
+  if (!block || block->bytes > bytes + bytes / 8)
     return NULL;
   replay_tree_remove(&state->idle, &block->node);
   return block;
@@ -72,13 +71,13 @@ static bool alloc(void *opaque, const struct replay_request *request) {
   struct state *state = opaque;
   for (; state->block_count <= request->slot; state->block_count++)
     state->blocks = b200_grow(state->blocks, state->block_count, sizeof(struct block *));
-  struct block *block = request->physical ? NULL : take_idle(state, request->bytes);
+  struct block *block = is_kept(request) ? take_idle(state, request->bytes) : NULL;
   state->blocks[request->slot] = block;
   if (block)
     return true;
   if (!pass_by(state, request))
     return false;
-  if (!request->physical) {
+  if (is_kept(request)) {
     block = b200_zeroed(1, sizeof(*block));
     block->bytes = request->bytes;
     state->blocks[request->slot] = block;
