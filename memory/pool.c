@@ -124,8 +124,7 @@ static void forget_block(struct b200_pool *pool, uint32_t number) {
   b200_pool_index_remove(&pool->index, number);
 }
 
-/* --- synchronisation; "locked" functions give the lock up and take it again around operations ----------------------------
- */
+/* Functions named _locked are called with the lock held, give it up around operations, and return with it held. */
 
 /* True when the context's outstanding fence was seen complete. */
 static bool ask_fence_locked(struct b200_pool *pool, struct b200_pool_context *context, bool wait) {
@@ -215,9 +214,6 @@ void b200_pool_sync_end(struct b200_pool *pool, uint64_t handle, uint64_t token)
   }
   unlock(pool);
 }
-
-/* --- giving back ---------------------------------------------------------------------------------------------------------
- */
 
 struct batch {
   struct b200_pool_grant blocks[RELEASE_BATCH];
@@ -310,9 +306,6 @@ uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes)
   uint64_t own = pool->ops.trim_own ? pool->ops.trim_own(pool->ops.user, handle) : 0;
   return own + release(pool, handle, less(held(bytes), own));
 }
-
-/* --- headroom ------------------------------------------------------------------------------------------------------------
- */
 
 static bool is_limited(const struct b200_pool *pool, enum b200_owner owner) {
   return pool->config.reserve_bytes != 0 && (pool->config.reserve_owners >> owner & 1) == 0;
@@ -417,9 +410,6 @@ int b200_pool_info(struct b200_pool *pool, uint64_t handle, uint64_t *free_bytes
   return 0;
 }
 
-/* --- allocation ----------------------------------------------------------------------------------------------------------
- */
-
 /* The driver has just handed out an address: a block of ours there was freed behind our back. */
 static void drop_stale(struct b200_pool *pool, uint64_t address) {
   uint32_t stale = b200_pool_index_find(&pool->index, address);
@@ -513,22 +503,26 @@ static uint64_t most_for(uint64_t bytes) {
   return bytes > UINT64_MAX - bytes / 8 ? UINT64_MAX : bytes + bytes / 8;
 }
 
-/* From the shelf. *waiting: a block in quarantine that fits, when there is no other. */
-static bool take(struct b200_pool *pool, struct b200_pool_context *context, uint64_t bytes, struct b200_pool_grant *out,
-                 uint32_t *waiting) {
+/* From the shelf, if the reserve allows it, as far as is known. *waiting: a block in quarantine that fits, when there is no
+   other. */
+static bool take(struct b200_pool *pool, struct b200_pool_context *context, enum b200_owner owner, uint64_t bytes,
+                 struct b200_pool_grant *out, uint32_t *waiting) {
   uint32_t number =
       b200_pool_shelf_fit(&pool->index, &context->idle, bytes, most_for(bytes), safe_of(pool, context), waiting);
   if (number == 0)
     return false;
-  unshelve(pool, context, number);
   const struct b200_pool_block *block = block_at(pool, number);
+  if (is_limited(pool, owner) &&
+      !(context->free_is_known && fits(pool, context->known_free + context->idle_bytes, block->bytes)))
+    return false;
+  unshelve(pool, context, number);
   *out = (struct b200_pool_grant){.address = block->address, .bytes = block->bytes, .hit = true};
   pool->stats.hits++;
   return true;
 }
 
 /* … after waiting, if there is something to wait for. */
-static bool take_late(struct b200_pool *pool, uint64_t handle, uint64_t generation, uint64_t bytes,
+static bool take_late(struct b200_pool *pool, uint64_t handle, uint64_t generation, enum b200_owner owner, uint64_t bytes,
                       struct b200_pool_grant *out) {
   uint32_t waiting;
   bool hit = false;
@@ -536,11 +530,11 @@ static bool take_late(struct b200_pool *pool, uint64_t handle, uint64_t generati
   struct b200_pool_context *context = find_context(pool, handle);
   if (!context || context->generation != generation)
     goto out;
-  hit = take(pool, context, bytes, out, &waiting);
+  hit = take(pool, context, owner, bytes, out, &waiting);
   if (hit || waiting == 0)
     goto out;
   settle_locked(pool, context, block_at(pool, waiting)->stamp, pool->config.wait && !is_capturing(pool));
-  hit = is_same(context, generation) && !context->broken && take(pool, context, bytes, out, &waiting);
+  hit = is_same(context, generation) && !context->broken && take(pool, context, owner, bytes, out, &waiting);
   pool->stats.waits += hit;
 out:
   unlock(pool);
@@ -558,7 +552,7 @@ static int malloc_slowly(struct b200_pool *pool, uint64_t handle, uint64_t gener
   int status = 0;
   if (!admit(pool, handle, owner, bytes, &lacking))
     return pool->ops.out_of_memory;
-  if (!take_late(pool, handle, generation, bytes, out)) {
+  if (!take_late(pool, handle, generation, owner, bytes, out)) {
     if (!yield_reserve(pool, handle, lacking))
       return pool->ops.out_of_memory;
     status = miss(pool, handle, generation, owner, bytes, out);
@@ -578,9 +572,8 @@ int b200_pool_malloc(struct b200_pool *pool, uint64_t handle, enum b200_owner ow
   struct b200_pool_context *context = need_context(pool, handle);
   bool serves = context && !context->broken;
   uint64_t generation = serves ? context->generation : 0;
-  if (serves &&
-      (!is_limited(pool, owner) || (context->free_is_known && fits(pool, context->known_free + context->idle_bytes, bytes))))
-    hit = take(pool, context, bytes, out, &waiting);
+  if (serves)
+    hit = take(pool, context, owner, bytes, out, &waiting);
   unlock(pool);
   if (!serves)
     return pass_malloc(pool, handle, bytes, out);
@@ -589,9 +582,6 @@ int b200_pool_malloc(struct b200_pool *pool, uint64_t handle, enum b200_owner ow
   hand_out(pool, handle, out);
   return 0;
 }
-
-/* --- free ----------------------------------------------------------------------------------------------------------------
- */
 
 /* The application's own free. `number`: of the block, or 0; taken out before the driver is asked, since another thread may
    be handed the address as soon as that has returned; put back when the driver refuses. */
@@ -669,9 +659,6 @@ int b200_pool_free(struct b200_pool *pool, uint64_t handle, uint64_t address) {
   unlock(pool);
   return status;
 }
-
-/* --- what is told to the pool --------------------------------------------------------------------------------------------
- */
 
 enum b200_pool_state b200_pool_look(struct b200_pool *pool, uint64_t address) {
   lock(pool);

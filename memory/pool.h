@@ -74,7 +74,8 @@ struct b200_pool_ops {
   int (*info)(void *user, uint64_t context, uint64_t *free_bytes, uint64_t *total_bytes);
   /* Waits for all work of the context, in every stream (cuCtxSynchronize). Anything but 0: nothing is known. */
   int (*synchronize)(void *user, uint64_t context);
-  /* Whether a stream is being captured now, in any thread. Does not block. */
+  /* Whether a stream is being captured now, in any thread. Reads an atomic; may be called with the pool's lock held. An
+     operation of the pool that finds a capture begun since answers as if it had failed (`free` excepted: relaxed mode). */
   bool (*capturing)(void *user);
 
   /* Optional, together. Records an event in every stream of the context that may have work, the default streams included;
