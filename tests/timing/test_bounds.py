@@ -64,8 +64,9 @@ def test_detected_steps(tmp_path):
     assert done.code == 0
     for rank, log in robust.logs(done.place).items():
         check_sums(log, done.told[rank])
-        assert robust.untimed(log)["sampled"] > 0, "the window in which every second step is untimed"
-        assert set(robust.untimed(log)) == {"sampled"} and log[-1]["t"] == "end"
+        assert robust.untimed(log)["comparison"] > 0, "the window in which every second step is untimed"
+        # On a machine that is slow enough the timing finds itself too dear, and samples from then on.
+        assert set(robust.untimed(log)) <= {"comparison", "sampled"} and log[-1]["t"] == "end"
         assert {(s["source"], s["period"]) for s in robust.of_type(log, "step")} == {("coll", COLLECTIVES)}
     assert all(p.stat().st_size <= MIB for p in (done.place / "logs").rglob("*.jsonl"))
 
