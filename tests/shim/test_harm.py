@@ -179,7 +179,7 @@ def test_mutable_state_is_in_a_few_named_objects():
                "completed", "b200_thread_block"}
     allowed |= {"nvml", "python", "hook", "method"}  # interpose/nvml.c, python_hook.c
     allowed |= {"b200_timing_state", "b200_timing_wants", "count"}  # interpose/timing; communicators made by ncclCommInitAll
-    allowed |= {"closed"}  # record/metrics.c: streams that the job has closed
+    allowed |= {"closed"}  # interpose/live.c: streams that the job has closed
     allowed |= {"exec", "gpus", "all", "watch", "vendor", "state", "tries"}  # interpose/exec: breaker, contexts, arenas, samples; vendor.c
     allowed |= {f"b200_slots_{lib}" for lib in ("cudart", "cuda", "cublas", "cublaslt", "nccl")}
     assert writable <= allowed
