@@ -31,10 +31,22 @@ OWN_CALLS = {
     "cuMemGetInfo_v2": "what the device has in use",
     "cuCtxGetCurrent": "which GPU a GEMM is for",
     "cuDeviceGetAttribute": "what that GPU can convert",
+    "cublasGetStream_v2": "where a GEMM runs",
     "cublasGetPointerMode_v2": "where alpha and beta are",
     "ncclCommCount": "bytes of a collective",
     "cublasLtMatmulDescGetAttribute": "operations of a matmul",
     "cublasLtMatrixLayoutGetAttribute": "shapes of a matmul",
+    "cuDeviceGetPCIBusId": "which device of NVML's it is",
+    "cuDeviceGetUuid_v2": "the same",
+    "ncclCommUserRank": "who this is in a communicator",
+    "cuEventCreate": "events of the timing",
+    "cuEventRecord": "times of collectives, waits and steps",
+    "cuEventElapsedTime": "to read them back",
+    "cuStreamGetFlags": "whether a stream is ordered with the default stream",
+    "cuStreamIsCapturing": "whether a stream may have an event of the timing",
+    "cuStreamCreateWithPriority": "a stream for the times of issue",
+    "cuCtxGetStreamPriorityRange": "its priority",
+    "cuThreadExchangeStreamCaptureMode": "so that reading back disturbs no capture",
 }
 
 # A status that the function can give: (pattern, status), the first that fits.

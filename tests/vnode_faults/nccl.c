@@ -89,6 +89,29 @@ static void extras(ncclComm_t comm, float *send, float *recv) {
   MUST(ncclCommAbort(half));
 }
 
+/* The other ways to a communicator: for a rank by itself, and for the first of several. */
+static void alone(ncclComm_t comm, float *send, float *recv) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t all[4] = {NULL};
+  ncclUniqueId ids[2];
+  int count = 0, excluded = 1;
+  for (int i = 0; RANKS == 1 && i < 2; i++)
+    MUST(ncclGetUniqueId(&ids[i]));
+  if (RANKS == 1) {
+    MUST(ncclCommInitRankConfig(&all[count++], 1, ids[0], 0, &config));
+    MUST(ncclCommInitRankScalable(&all[count++], 1, 0, 1, &ids[1], &config));
+    MUST(ncclCommInitAll(&all[count++], 1, &rank));
+  } else if (rank == 0) {
+    MUST(ncclCommShrink(comm, &excluded, 1, &all[count++], NULL, NCCL_SHRINK_DEFAULT));
+  }
+  for (int i = 0; i < count; i++) {
+    MUST(ncclAllReduce(send, recv, COUNT, ncclFloat, ncclSum, all[i], NULL));
+    settle(all[i]);
+    show("alone", recv);
+    MUST(ncclCommDestroy(all[i]));
+  }
+}
+
 static void run_rank(void) {
   ncclComm_t comm = NULL;
   float *send = NULL, *recv = NULL, host[RANKS * COUNT];
@@ -115,6 +138,7 @@ static void run_rank(void) {
   SHOW("device %d", value);
   collectives(comm, send, recv);
   extras(comm, send, recv);
+  alone(comm, send, recv);
   MUST(ncclCommFinalize(comm));
   MUST(ncclCommDestroy(comm));
   MUST(cudaDeviceSynchronize());
