@@ -23,7 +23,7 @@ class Replay:
         return path
 
     def run(self, *arguments):
-        return subprocess.run([COMMAND, "replay", *map(str, arguments)], capture_output=True, cwd=self.folder, timeout=60)
+        return subprocess.run([COMMAND, "replay", *map(str, arguments)], capture_output=True, cwd=self.folder, timeout=300)
 
     def report(self, *arguments, status=0):
         done = self.run("--json", *arguments)

@@ -213,5 +213,5 @@ def test_memory_does_not_grow_with_the_stream(replay):
 
     def bounded():
         resource.setrlimit(resource.RLIMIT_DATA, (16 << 20, 16 << 20))
-    done = subprocess.run([COMMAND, "replay", "--json", path], capture_output=True, preexec_fn=bounded, timeout=60)
+    done = subprocess.run([COMMAND, "replay", "--json", path], capture_output=True, preexec_fn=bounded, timeout=300)
     assert done.returncode == 0, done.stderr
