@@ -14,7 +14,7 @@
 #   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
 #   ranks  the logs of 1,024 ranks in one report                                   4 minutes
 #   overlap  2,000,000 random programs through the accounting of collectives       5 minutes
-#   million  10^6 collectives in a log of 1 MiB, three times: sums and drops are exact  20 minutes
+#   million  10^6 collectives in a log of 1 MiB, three times: sums and drops are exact  10 minutes
 #   kill   120 jobs killed at random moments: their logs can be read               10 minutes
 #   timing-faults  every call of the timing made to fail, exits at random moments  10 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes

@@ -184,7 +184,8 @@ static void plain(struct trainer *t) {
 /* Every step takes its time on the host. */
 static void slow_host(struct trainer *t) {
   for (int i = 0; i < steps; i++) {
-    train(t, 1);
+    step(t);
+    settle(t);
     usleep(5000);
   }
 }
