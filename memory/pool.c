@@ -96,8 +96,15 @@ static void make_safe(struct b200_pool_context *context, uint64_t token) {
     context->safe = token;
 }
 
+static void add_live(struct b200_pool_context *context, uint64_t bytes) {
+  context->live_bytes += held(bytes);
+  if (context->live_bytes > context->live_peak_bytes)
+    context->live_peak_bytes = context->live_bytes;
+}
+
 static void shelve(struct b200_pool *pool, struct b200_pool_context *context, uint64_t bytes) {
   struct b200_pool_stats *stats = &pool->stats;
+  context->live_bytes -= held(bytes);
   context->idle_bytes += held(bytes);
   stats->idle_bytes += held(bytes);
   stats->idle_blocks++;
@@ -106,20 +113,24 @@ static void shelve(struct b200_pool *pool, struct b200_pool_context *context, ui
     stats->idle_peak_bytes = stats->idle_bytes;
 }
 
+/* Out of the shelf, and of the accounts of what is idle; the block is nowhere then. */
 static void unshelve(struct b200_pool *pool, struct b200_pool_context *context, uint32_t number) {
   uint64_t bytes = held(block_at(pool, number)->bytes);
   b200_pool_shelf_take(&pool->index, &context->idle, number);
   context->idle_bytes -= bytes;
   pool->stats.idle_bytes -= bytes;
   pool->stats.idle_blocks--;
-  pool->stats.live_blocks++;
 }
 
 static void forget_block(struct b200_pool *pool, uint32_t number) {
   struct b200_pool_block *block = block_at(pool, number);
-  if (block->idle)
-    unshelve(pool, &pool->contexts[block->context], number);
-  pool->stats.live_blocks--;
+  struct b200_pool_context *context = &pool->contexts[block->context];
+  if (block->idle) {
+    unshelve(pool, context, number);
+  } else {
+    context->live_bytes -= held(block->bytes);
+    pool->stats.live_blocks--;
+  }
   pool->stats.pinned -= block->pinned;
   b200_pool_index_remove(&pool->index, number);
 }
@@ -479,6 +490,7 @@ static void track(struct b200_pool *pool, uint64_t handle, uint64_t generation, 
   }
   block_at(pool, number)->context = (uint8_t)(context - pool->contexts);
   pool->stats.live_blocks++;
+  add_live(context, grant->bytes);
 }
 
 static int miss(struct b200_pool *pool, uint64_t handle, uint64_t generation, enum b200_owner owner, uint64_t bytes,
@@ -516,6 +528,8 @@ static bool take(struct b200_pool *pool, struct b200_pool_context *context, enum
       !(context->free_is_known && fits(pool, context->known_free + context->idle_bytes, block->bytes)))
     return false;
   unshelve(pool, context, number);
+  pool->stats.live_blocks++;
+  add_live(context, block->bytes);
   *out = (struct b200_pool_grant){.address = block->address, .bytes = block->bytes, .hit = true};
   pool->stats.hits++;
   return true;
@@ -546,6 +560,18 @@ static void hand_out(struct b200_pool *pool, uint64_t handle, const struct b200_
     pool->ops.poison(pool->ops.user, handle, grant->address, grant->bytes);
 }
 
+/* Idle bytes by which the job would exceed its peak once `bytes` more are live. */
+static uint64_t surplus(struct b200_pool *pool, uint64_t handle, uint64_t bytes) {
+  if (!pool->config.within_peak)
+    return 0;
+  lock(pool);
+  const struct b200_pool_context *context = find_context(pool, handle);
+  uint64_t allowed = context ? less(context->live_peak_bytes, context->live_bytes) : 0;
+  uint64_t over = context ? less(context->idle_bytes, less(allowed, held(bytes))) : 0;
+  unlock(pool);
+  return over;
+}
+
 static int malloc_slowly(struct b200_pool *pool, uint64_t handle, uint64_t generation, enum b200_owner owner, uint64_t bytes,
                          struct b200_pool_grant *out) {
   uint64_t lacking;
@@ -555,6 +581,9 @@ static int malloc_slowly(struct b200_pool *pool, uint64_t handle, uint64_t gener
   if (!take_late(pool, handle, generation, owner, bytes, out)) {
     if (!yield_reserve(pool, handle, lacking))
       return pool->ops.out_of_memory;
+    uint64_t over = surplus(pool, handle, bytes);
+    if (over != 0)
+      release(pool, handle, over);
     status = miss(pool, handle, generation, owner, bytes, out);
   }
   if (status == 0)

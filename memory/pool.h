@@ -97,6 +97,10 @@ struct b200_pool_config {
   enum b200_pool_mode mode;
   uint64_t
       max_idle_bytes; /* of a context; above, blocks are given back, the first freed first. Exceeded in a capture only */
+  /* Before the driver is asked for more, idle blocks are given back as far as live and idle ones of a context would exceed
+     the most that was ever live: the job never takes more from the device than it would without the pool, but for the eighth
+     by which a block may be too large. It costs no more calls than the frees that were put off. */
+  bool within_peak;
   uint64_t reserve_bytes;
   uint32_t reserve_owners; /* 1 << enum b200_owner: those that may use the reserve */
   /* A request that only a block in quarantine fits waits for it, instead of taking more memory. The application would have
@@ -134,7 +138,7 @@ struct b200_pool_context {
   bool fence_busy; /* a thread is recording it or asking about it */
   void *fence;
   uint64_t fence_token;
-  uint64_t idle_bytes; /* in whole pages, as all of the pool's accounts */
+  uint64_t idle_bytes, live_bytes, live_peak_bytes; /* in whole pages, as all of the pool's accounts */
   bool free_is_known;
   uint64_t known_free; /* of the driver, when last asked, carried on since */
   struct b200_pool_shelf idle;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usage: bench_pool    prints what the pool costs, best of seven rounds: a hit and a lazy free with 10 to 100,000 live
- * blocks of 24 sizes, freed in no order; what a miss adds to the driver's call; several threads; and a pair of malloc and
- * free against the same pair of a driver that takes as long as the virtual node's model of it (tools/vnode/core/models.def:
- * 100 us each), in one run. Nothing is asserted.
+ * usage: bench_pool    prints what the pool costs, best of many short rounds (other load of the machine): a hit and a lazy
+ * free with 10 to 100,000 live blocks of 24 sizes, freed in no order; what a miss adds to the driver's call; several
+ * threads; and a pair of malloc and free against the same pair of a driver that takes as long as the virtual node's model of
+ * it (tools/vnode/core/models.def: 100 us each), in one run. Nothing is asserted.
  */
 #include "memory/pool.h"
 
@@ -118,10 +118,10 @@ static void hits(uint64_t count) {
   begin(B200_POOL_POOL, 0);
   for (uint64_t i = 0; i < count; i++)
     get(&live[i], size_of(i));
-  for (int round = 0; round < 7; round++) {
+  for (int round = 0; round < 200; round++) {
     double get_ns = 0, put_ns = 0;
     uint64_t calls = 0;
-    for (; calls < 100000; calls += batch) {
+    for (; calls < 4000; calls += batch) {
       uint64_t first = draw() % count, step = 0x9E3779B1u % count | 1;
       for (uint64_t i = 0; i < batch; i++) {
         chosen[i] = (first + i * step) % count;
@@ -151,7 +151,7 @@ static double pairs(enum b200_pool_mode mode, uint64_t cost_ns, int count) {
   struct b200_pool_grant block;
   double best = 1e30;
   begin(mode, cost_ns);
-  for (int round = 0; round < 7; round++) {
+  for (int round = 0; round < 100; round++) {
     double t = now_ns();
     for (int i = 0; i < count; i++) {
       get(&block, 20 * MIB);
@@ -164,7 +164,7 @@ static double pairs(enum b200_pool_mode mode, uint64_t cost_ns, int count) {
 }
 
 static void misses(void) {
-  double best = 1e30, bare = pairs(B200_POOL_OFF, 0, 20000);
+  double best = 1e30, bare = pairs(B200_POOL_OFF, 0, 1000);
   for (int round = 0; round < 7; round++) {
     begin(B200_POOL_POOL, 0);
     double t = now_ns();
@@ -215,7 +215,7 @@ int main(void) {
   misses();
   for (int count = 1; count <= 64; count *= 8)
     threads(count);
-  double bare = pairs(B200_POOL_OFF, MODEL_NS, 20), pooled = pairs(B200_POOL_POOL, MODEL_NS, 20000);
+  double bare = pairs(B200_POOL_OFF, MODEL_NS, 2), pooled = pairs(B200_POOL_POOL, MODEL_NS, 1000);
   printf("pair through the modelled driver %.0f ns, through the pool %.1f ns: %.0f times less\n", bare, pooled,
          bare / pooled);
   return 0;

@@ -5,8 +5,8 @@
  * Threads allocate from one pool, write and check numbers in streams that they draw, hand blocks to each other, free what
  * they or others got with work still queued, and synchronise, while the device runs its streams in a drawn order or not at
  * all. After every seed: nothing that must never happen has happened (fake_device.h), every block is accounted for, and the
- * cache was used. Half of the seeds have fences, half wait on demand, a third has a device that runs full.
- * Exit status 1 and a line for the first seed that fails.
+ * cache was used. Half of the seeds have fences, half wait on demand, half stay within the peak, a third has a device that
+ * runs full. Exit status 1 and a line for the first seed that fails.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +133,8 @@ static bool verdict(uint64_t seed) {
 static bool try(uint64_t seed, int threads, struct b200_pool_stats *sum) {
   struct worker *workers = calloc((size_t)threads, sizeof *workers);
   struct b200_pool_ops ops;
-  struct b200_pool_config config = {.mode = B200_POOL_POOL, .max_idle_bytes = 4096 * MIB, .wait = seed / 2 % 2 == 0};
+  struct b200_pool_config config = {
+      .mode = B200_POOL_POOL, .max_idle_bytes = 4096 * MIB, .wait = seed / 2 % 2 == 0, .within_peak = seed / 4 % 2 == 0};
   fake_make(&device, seed, seed % 3 == 2 ? 2048 * MIB : 1024 * 1024 * MIB);
   device.has_fences = seed % 2 == 0;
   fake_ops(&device, &ops);

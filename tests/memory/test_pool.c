@@ -552,6 +552,25 @@ START_TEST(what_cannot_be_synchronised_is_not_given_back) {
 }
 END_TEST
 
+START_TEST(the_job_never_holds_more_than_at_its_peak) {
+  begin_with(GIB, false);
+  config.within_peak = true;
+  begin();
+  uint64_t one = get(20 * MIB).address, other = get(40 * MIB).address;
+  put(one);
+  put(other);
+  get(14 * MIB); /* 60 were live: 46 may stay idle */
+  ck_assert_uint_eq(device.used, (40 + 14) * MIB);
+  ck_assert_int_eq(b200_pool_look(&pool, other), B200_POOL_IDLE);
+  ck_assert(get(40 * MIB).hit);
+  get(50 * MIB);
+  put(get(100 * MIB).address);
+  get(60 * MIB); /* 204 were live: 40 may stay idle */
+  ck_assert_uint_eq(device.used, (14 + 40 + 50 + 60) * MIB);
+  ck_assert_uint_eq(device.frees, 2);
+}
+END_TEST
+
 START_TEST(free_memory_counts_what_is_idle) {
   uint64_t free_bytes, total;
   begin_with(64 * MIB, false);
@@ -904,19 +923,14 @@ END_TEST
   X(a_driver_that_will_not_take_a_block_back_breaks_the_context)                                                            \
   X(idle_memory_is_bounded_and_given_back_after_a_synchronisation)                                                          \
   X(what_cannot_be_synchronised_is_not_given_back)                                                                          \
+  X(the_job_never_holds_more_than_at_its_peak)                                                                              \
   X(free_memory_counts_what_is_idle)                                                                                        \
   X(out_of_memory_takes_own_memory_first_then_what_is_idle)                                                                 \
-  X(out_of_memory_takes_idle_memory_of_other_contexts_too)                                                                  \
-  X(the_reserve_is_for_its_owners)                                                                                          \
-  X(idle_blocks_make_way_for_the_reserve)                                                                                   \
-  X(the_driver_is_asked_for_free_memory_only_near_the_reserve)                                                              \
-  X(a_rescue_of_an_owner_of_the_reserve_is_counted)                                                                         \
-  X(poison_fills_every_block_before_it_is_handed_out)                                                                       \
-  X(off_and_observe_leave_everything_to_the_driver)                                                                         \
-  X(after_a_stop_the_pool_calls_nothing_by_itself)                                                                          \
-  X(a_forked_child_forgets)                                                                                                 \
-  X(an_address_that_comes_again_was_freed_unseen)                                                                           \
-  X(contexts_beyond_the_table_pass_through)                                                                                 \
-  X(no_operation_runs_under_the_lock)
+  X(out_of_memory_takes_idle_memory_of_other_contexts_too) X(the_reserve_is_for_its_owners)                                 \
+      X(idle_blocks_make_way_for_the_reserve) X(the_driver_is_asked_for_free_memory_only_near_the_reserve)                  \
+          X(a_rescue_of_an_owner_of_the_reserve_is_counted) X(poison_fills_every_block_before_it_is_handed_out)             \
+              X(off_and_observe_leave_everything_to_the_driver) X(after_a_stop_the_pool_calls_nothing_by_itself)            \
+                  X(a_forked_child_forgets) X(an_address_that_comes_again_was_freed_unseen)                                 \
+                      X(contexts_beyond_the_table_pass_through) X(no_operation_runs_under_the_lock)
 
 UNIT_MAIN("pool", UNIT_CASES)

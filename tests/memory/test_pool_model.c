@@ -24,13 +24,14 @@ static struct {
   uint64_t now;
   uint64_t synced[CONTEXTS]; /* what was freed before this is safe */
   uint64_t begun[CONTEXTS], token[CONTEXTS];
+  uint64_t peak[CONTEXTS]; /* of what was live */
   uint64_t used, allocs, frees;
 } model;
 
 static struct fake_device device;
 static struct b200_pool pool;
 static struct b200_pool_config config;
-static uint64_t capacity, random_state, odd_bytes;
+static uint64_t capacity, random_state, odd_bytes, weights;
 static int most_live;
 
 static uint64_t draw(uint64_t below) {
@@ -84,6 +85,22 @@ static uint64_t give_back(int context, uint64_t want) {
   return done;
 }
 
+static uint64_t live_bytes(int context) {
+  uint64_t sum = 0;
+  for (int i = 0; i < model.count; i++)
+    if (!model.entries[i].idle && model.entries[i].tracked && model.entries[i].context == context)
+      sum += pages(model.entries[i].bytes);
+  return sum;
+}
+
+/* Before memory is taken from the driver: what the context holds is to stay within the most that was live. */
+static void keep_within_peak(int context, uint64_t bytes) {
+  uint64_t live = live_bytes(context) + pages(bytes);
+  uint64_t most = live > model.peak[context] ? live : model.peak[context];
+  if (config.within_peak && live + idle_bytes(context) > most)
+    give_back(context, live + idle_bytes(context) - most);
+}
+
 static struct entry *fitting(int context, uint64_t bytes, bool safe_only) {
   struct entry *found = NULL;
   for (int i = 0; i < model.count; i++) {
@@ -113,6 +130,7 @@ static struct entry *expect_malloc(int context, uint64_t bytes, bool *granted) {
     }
     if (entry)
       return entry;
+    keep_within_peak(context, bytes);
   }
   *granted = from_driver(bytes);
   if (bytes < 2 * MIB)
@@ -158,6 +176,10 @@ static void do_malloc(void) {
     model.entries[model.count++] =
         (struct entry){.address = grant.address, .bytes = bytes, .context = context, .tracked = bytes >= 2 * MIB};
   }
+  if (live_bytes(context) > model.peak[context])
+    model.peak[context] = live_bytes(context);
+  if (config.within_peak)
+    ck_assert_uint_le(live_bytes(context) + idle_bytes(context), model.peak[context]);
   fake_launch(&device, context, (int)draw(FAKE_STREAMS), grant.address, true, 1);
 }
 
@@ -233,6 +255,7 @@ static void do_context_gone(void) {
       model.used -= model.entries[i].bytes;
       drop(&model.entries[i]);
     }
+  model.peak[context] = 0;
 }
 
 static void do_trim(void) {
@@ -280,7 +303,7 @@ static void play(uint64_t seed, int steps) {
   memset(&pool, 0, sizeof pool);
   b200_pool_init(&pool, &ops, &config);
   for (int step = 0; step < steps; step++) {
-    uint64_t at = draw(899);
+    uint64_t at = draw(weights);
     size_t act = 0;
     while (at >= acts[act].weight)
       at -= acts[act++].weight;
@@ -307,32 +330,46 @@ static void with(uint64_t memory, uint64_t max_idle, int live, uint64_t odd) {
   config = (struct b200_pool_config){.mode = B200_POOL_POOL, .max_idle_bytes = max_idle};
   most_live = live;
   odd_bytes = odd;
+  weights = 899;
 }
 
 START_TEST(with_plenty_of_memory) {
   with((uint64_t)1 << 50, UINT64_MAX, 200, 5);
-  play_all(20, 3000);
+  play_all(12, 2500);
 }
 END_TEST
 
 START_TEST(near_the_limit) {
   with(600 * MIB, UINT64_MAX, 200, 5);
-  play_all(20, 3000);
+  play_all(12, 2500);
 }
 END_TEST
 
 START_TEST(with_a_small_bound) {
   with((uint64_t)1 << 50, 100 * MIB, 200, 5);
-  play_all(20, 3000);
+  play_all(12, 2500);
+}
+END_TEST
+
+START_TEST(within_the_peak_of_the_job) {
+  with((uint64_t)1 << 50, UINT64_MAX, 200, 5);
+  config.within_peak = true;
+  play_all(12, 2500);
+  capacity = 600 * MIB;
+  play_all(5, 3000);
 }
 END_TEST
 
 START_TEST(with_many_blocks_of_many_sizes) {
   with((uint64_t)1 << 50, UINT64_MAX, 5000, 2 * MIB);
-  play_all(1, 30000);
+  weights = 898; /* no context goes: the tables grow */
+  play_all(1, 9000);
+  ck_assert_uint_gt(pool.index.block_capacity, 1024);
 }
 END_TEST
 
-#define UNIT_CASES(X) X(with_plenty_of_memory) X(near_the_limit) X(with_a_small_bound) X(with_many_blocks_of_many_sizes)
+#define UNIT_CASES(X)                                                                                                       \
+  X(with_plenty_of_memory)                                                                                                  \
+  X(near_the_limit) X(with_a_small_bound) X(within_the_peak_of_the_job) X(with_many_blocks_of_many_sizes)
 
 UNIT_MAIN("pool_model", UNIT_CASES)
