@@ -30,7 +30,11 @@
  *
  * Headroom. With `reserve_bytes`, an allocation of an owner outside `reserve_owners` is refused when the device would be
  * left with less than the reserve, idle blocks counted as free; they are given back as far as that takes. A refusal always
- * rests on a fresh answer of the driver. Two threads at the same instant may each be let in.
+ * rests on a fresh answer of the driver. Two threads at the same instant may each be let in. What passes through (small, or
+ * in a capture) is not limited.
+ *
+ * Out of memory. When the driver has none: the library's own idle memory goes first, then as many idle blocks as were asked
+ * for, the first freed first, and the driver is asked again; if that fails, all idle blocks of all contexts, and once more.
  *
  * Modes. OFF: every call goes to the driver. OBSERVE: likewise, counted. POOL: all of the above. A mode other than POOL
  * keeps and refuses nothing, and makes no driver call of its own.

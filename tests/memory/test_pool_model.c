@@ -335,26 +335,26 @@ static void with(uint64_t memory, uint64_t max_idle, int live, uint64_t odd) {
 
 START_TEST(with_plenty_of_memory) {
   with((uint64_t)1 << 50, UINT64_MAX, 200, 5);
-  play_all(12, 2500);
+  play_all(8, 2000);
 }
 END_TEST
 
 START_TEST(near_the_limit) {
   with(600 * MIB, UINT64_MAX, 200, 5);
-  play_all(12, 2500);
+  play_all(8, 2000);
 }
 END_TEST
 
 START_TEST(with_a_small_bound) {
   with((uint64_t)1 << 50, 100 * MIB, 200, 5);
-  play_all(12, 2500);
+  play_all(8, 2000);
 }
 END_TEST
 
 START_TEST(within_the_peak_of_the_job) {
   with((uint64_t)1 << 50, UINT64_MAX, 200, 5);
   config.within_peak = true;
-  play_all(12, 2500);
+  play_all(8, 2000);
   capacity = 600 * MIB;
   play_all(5, 3000);
 }
