@@ -310,6 +310,7 @@ START_TEST(nothing_is_asked_for) {
   struct b200_meter *never = calloc(1, sizeof *never);
   ck_assert(!b200_meter_step(never, 2));
   b200_meter_work(never, false);
+  free(never);
 }
 END_TEST
 
