@@ -926,11 +926,17 @@ END_TEST
   X(the_job_never_holds_more_than_at_its_peak)                                                                              \
   X(free_memory_counts_what_is_idle)                                                                                        \
   X(out_of_memory_takes_own_memory_first_then_what_is_idle)                                                                 \
-  X(out_of_memory_takes_idle_memory_of_other_contexts_too) X(the_reserve_is_for_its_owners)                                 \
-      X(idle_blocks_make_way_for_the_reserve) X(the_driver_is_asked_for_free_memory_only_near_the_reserve)                  \
-          X(a_rescue_of_an_owner_of_the_reserve_is_counted) X(poison_fills_every_block_before_it_is_handed_out)             \
-              X(off_and_observe_leave_everything_to_the_driver) X(after_a_stop_the_pool_calls_nothing_by_itself)            \
-                  X(a_forked_child_forgets) X(an_address_that_comes_again_was_freed_unseen)                                 \
-                      X(contexts_beyond_the_table_pass_through) X(no_operation_runs_under_the_lock)
+  X(out_of_memory_takes_idle_memory_of_other_contexts_too)                                                                  \
+  X(the_reserve_is_for_its_owners)                                                                                          \
+  X(idle_blocks_make_way_for_the_reserve)                                                                                   \
+  X(the_driver_is_asked_for_free_memory_only_near_the_reserve)                                                              \
+  X(a_rescue_of_an_owner_of_the_reserve_is_counted)                                                                         \
+  X(poison_fills_every_block_before_it_is_handed_out)                                                                       \
+  X(off_and_observe_leave_everything_to_the_driver)                                                                         \
+  X(after_a_stop_the_pool_calls_nothing_by_itself)                                                                          \
+  X(a_forked_child_forgets)                                                                                                 \
+  X(an_address_that_comes_again_was_freed_unseen)                                                                           \
+  X(contexts_beyond_the_table_pass_through)                                                                                 \
+  X(no_operation_runs_under_the_lock)
 
 UNIT_MAIN("pool", UNIT_CASES)
