@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one GPU says about converted GEMMs: are the numbers right, how fast are the kernels and the GEMMs, does a job train.
+"""What one GPU says about converted GEMMs: are the numbers right, how fast are the kernels and the GEMMs, does a job train; and about timing.
 
     python3 tests/gpu/measure.py [--library build/release/libb200opt.so] [--out gpu-results]
 
@@ -43,7 +43,8 @@ if NODE:
 KERNEL_LINES, KERNEL_WIDTH = (384, 256) if NODE else (16384, 16384)
 COPY_BYTES = (1 << 20) if NODE else (2 << 30)
 ROUNDS, REPEATS = (1, 2) if NODE else (5, 10)
-TRAIN = ["--steps", "4", "--batch", "2", "--seq", "64", "--layers", "1"] if NODE else \
+TIMING_LINES = ("timing", "time", "coll_time", "untimed", "overhead")
+TRAIN = ["--steps", "12", "--batch", "2", "--seq", "64", "--layers", "1"] if NODE else \
     ["--steps", "80", "--batch", "8", "--seq", "1024", "--layers", "4", "--width", "2048"]
 TRAIN_TOKENS = 2 * 64 if NODE else 8 * 1024  # of a step and rank
 
@@ -310,7 +311,7 @@ class Bench:
         self.checks.append({"check": name, "passed": bool(passed), "text": text})
         self.say(f"{'ok   ' if passed else 'WRONG'} {name}: {text}")
 
-    def run(self, arm, precision, command, strategy="always"):
+    def run(self, arm, precision, command, strategy="always", timing="auto"):
         """The arm's folder, or None when the command failed."""
         folder = self.out / arm
         folder.mkdir(parents=True, exist_ok=True)
@@ -318,7 +319,7 @@ class Bench:
             stale.unlink()
         preloaded = [p for p in os.environ.get("LD_PRELOAD", "").split(":") if p and pathlib.Path(p).name != self.library.name]
         env = dict(os.environ, LD_PRELOAD=":".join([str(self.library), *preloaded]), B200OPT_LOG_DIR=str(folder / "log"),
-                   B200OPT_PRECISION=precision, B200OPT_STRATEGY=strategy, PYTHONDONTWRITEBYTECODE="1")
+                   B200OPT_PRECISION=precision, B200OPT_STRATEGY=strategy, B200OPT_TIMING=timing, PYTHONDONTWRITEBYTECODE="1")
         env.pop("B200OPT_RUN", None)
         env.pop("B200OPT_VNODE_LOG_DIR", None)
         with (folder / "output").open("w") as output:
@@ -341,12 +342,12 @@ class Bench:
             return None
         return dict(json.loads((folder / "result.json").read_text()), log=records(folder))
 
-    def train(self, precision, ranks):
+    def train(self, precision, ranks, timing="auto"):
         strategy = "performant" if precision == "auto" else "always"
-        arm = f"train-{precision}"
+        arm = f"train-{precision}" + ("" if timing == "auto" else f"-timing-{timing}")
         out = self.out / arm / "out.json"
         command = [JOBS / "start_ranks.py", ranks, 5, ROOT / "tools" / "demo_job" / "train.py", *TRAIN, "--out", out]
-        folder = self.run(arm, precision, command, strategy)
+        folder = self.run(arm, precision, command, strategy, timing)
         if folder is None:
             return None
         if not out.exists():
@@ -354,13 +355,15 @@ class Bench:
             return None
         result = json.loads(out.read_text())
         losses = [float.fromhex(v) for v in result["losses"]]
+        log = records(folder)
         done = collections.Counter()
-        for r in records(folder):
+        for r in log:
             if r["t"] == "gemm":
                 done[r["plan"]] += r["flops"]
         return {"precision": precision, "ranks": ranks, "first": losses[0], "last": statistics.mean(losses[-len(losses) // 4 :]),
                 "tokens_per_s": result["steps_per_s"] * TRAIN_TOKENS * ranks, "losses": losses,
-                "share": {plan: flops / sum(done.values()) for plan, flops in done.items()}, "warnings": warnings(folder)}
+                "share": {plan: flops / sum(done.values()) for plan, flops in done.items()}, "warnings": warnings(folder),
+                "timing": [r for r in log if r["t"] in TIMING_LINES], "steps": [r for r in log if r["t"] == "step"]}
 
 
 def records(folder):
@@ -455,6 +458,26 @@ def table_of_training(bench, rows):
                         f"mean loss of the last quarter {gap:+.2%} from native's" + "".join(f"; {w}" for w in row["warnings"]))
 
 
+def judge_timing(bench, timed, untimed):
+    """What the events around collectives and steps say of one job, and what they cost it."""
+    lines = {kind: [r for r in timed["timing"] if r["t"] == kind] for kind in TIMING_LINES}
+    steps, clock = lines["time"], lines["timing"][-1]
+    bench.check("timing lines", steps and not any(r["t"] == "time" for r in untimed["timing"]), f"{len(steps)} steps timed; {clock}")
+    bench.check("timing numbers", timed["losses"] == untimed["losses"], "losses with and without timing are "
+                + ("bit-identical" if timed["losses"] == untimed["losses"] else "different"))
+    wrong = [r for r in steps if not 0 <= r["blocked_ns"] <= r["dev_ns"] or not r["busy_ns"] <= r["dev_ns"] or r["comm_ns"] < 0]
+    bench.check("timing sums", not wrong, f"blocked and busy time within every step; {wrong[:1]}")
+    if steps and not NODE:  # there the host's clock runs beside the modelled one
+        host = {(r["gen"], r["step"]): r["dur_ns"] for r in timed["steps"]}
+        apart = [abs(r["dev_ns"] / host[r["gen"], r["step"]] - 1) for r in steps if (r["gen"], r["step"]) in host]
+        bench.check("timing clock", apart and statistics.median(apart) <= 0.05 and clock["clock"] == "host",
+                    f"device and host time of a step {statistics.median(apart):.2%} apart in the median, bracket {clock['clock_ns'] / 1e3:.0f} us")
+    bench.say(f"timing: {timed['tokens_per_s']:.0f} tokens/s with it, {untimed['tokens_per_s']:.0f} without; by its own account "
+              + "; ".join(f"{r['pct']:+.2f} +- {r['noise_pct']:.2f} %" for r in lines["overhead"]))
+    for r in lines["coll_time"]:
+        bench.say(f"      {r['op']} {r['dtype']} x{r['nranks']}: {r['calls']} calls, {r['dur_ns'] / r['calls'] / 1e3:.1f} us each, {1 - r['blocked_ns'] / max(r['dur_ns'], 1):.1%} hidden")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build" / "release" / "libb200opt.so")
@@ -484,11 +507,15 @@ def main():
         gemms = table_of_gemms(bench, native, arms, None if NODE else bench.measure("native-again", "native"))
     training = [row for precision in ["native", *recipes, "auto"] if (row := bench.train(precision, min(gpu["gpus"], 2)))]
     table_of_training(bench, training)
+    untimed = bench.train("native", min(gpu["gpus"], 2), timing="off")
+    if training and untimed:
+        judge_timing(bench, training[0], untimed)
 
     wrong = sum(not check["passed"] for check in bench.checks)
     bench.say(f"\n{len(bench.checks)} checks, {wrong} wrong; {time.monotonic() - start:.0f} s")
     result = {"gpu": gpu, "times": TIMES, "checks": bench.checks, "copy_bytes_per_s": native and native["copy_bytes_per_s"],
-              "kernels": native["kernels"] if native else [], "gemms": gemms, "training": training}
+              "kernels": native["kernels"] if native else [], "gemms": gemms,
+              "training": [{k: v for k, v in row.items() if k not in ("timing", "steps")} for row in training]}
     (out / "table.json").write_text(json.dumps(result, indent=1))
     (out / "table.txt").write_text("\n".join(bench.lines) + "\n")
     return 1 if wrong else 0
