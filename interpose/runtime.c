@@ -1143,17 +1143,42 @@ static void put_stack(enum b200_owner owner, uint64_t bytes) {
   put(&line);
 }
 
+/* For `b200opt replay`: `owner` of B200_OWNER_COUNT and zeros are left out. Of one address or handle the lines come in the
+   order of the ledger: a free is written before the driver gets it, an allocation after. */
+static void put_block(const char *what, enum b200_owner owner, uint64_t address, uint64_t handle, uint64_t bytes) {
+  struct b200_line line;
+  if (rt.config.memory_trace != B200_MEMORY_TRACE_ON)
+    return;
+  b200_line_begin(&line, B200_RECORD_block);
+  if (owner < B200_OWNER_COUNT)
+    b200_line_text(&line, B200_FIELD_block_owner, b200_owner_names[owner]);
+  b200_line_text(&line, B200_FIELD_block_what, what);
+  if (address != 0)
+    b200_line_uint(&line, B200_FIELD_block_address, address);
+  if (handle != 0)
+    b200_line_uint(&line, B200_FIELD_block_handle, handle);
+  b200_line_uint(&line, B200_FIELD_block_bytes, bytes);
+  b200_line_int(&line, B200_FIELD_block_stream, -1);
+  b200_line_uint(&line, B200_FIELD_block_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_int(&line, B200_FIELD_block_step, b200_runtime_step());
+  put(&line);
+}
+
 void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes) {
   if (!keeps_ledger())
     return;
   b200_ledger_alloc(&rt.ledger, owner, address, bytes);
+  put_block("alloc", owner, address, 0, bytes);
   put_stack(owner, bytes);
 }
 
 void b200_runtime_free(uint64_t address, struct b200_ledger_undo *undo) {
   undo->found = false;
-  if (keeps_ledger() && address != 0)
-    b200_ledger_free(&rt.ledger, address, undo);
+  if (!keeps_ledger() || address == 0)
+    return;
+  b200_ledger_free(&rt.ledger, address, undo);
+  if (undo->found)
+    put_block("free", (enum b200_owner)undo->owner, address, 0, 0);
 }
 
 void b200_runtime_put_back(const struct b200_ledger_undo *undo) {
@@ -1177,23 +1202,31 @@ void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t by
   if (!keeps_ledger())
     return;
   b200_ledger_handle_add(&rt.ledger, owner, handle, bytes);
+  put_block("create", owner, 0, handle, bytes);
   put_stack(owner, bytes);
 }
 
 void b200_runtime_handle_release(uint64_t handle, struct b200_ledger_undo *undo) {
   undo->found = false;
-  if (keeps_ledger())
-    b200_ledger_handle_release(&rt.ledger, handle, undo);
+  if (!keeps_ledger())
+    return;
+  b200_ledger_handle_release(&rt.ledger, handle, undo);
+  if (undo->found)
+    put_block("release", (enum b200_owner)undo->owner, 0, handle, 0);
 }
 
 void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle) {
-  if (keeps_ledger())
-    b200_ledger_map(&rt.ledger, address, bytes, handle);
+  if (!keeps_ledger())
+    return;
+  b200_ledger_map(&rt.ledger, address, bytes, handle);
+  put_block("map", B200_OWNER_COUNT, address, handle, bytes);
 }
 
 void b200_runtime_unmap(uint64_t address, uint64_t bytes) {
-  if (keeps_ledger())
-    b200_ledger_unmap(&rt.ledger, address, bytes);
+  if (!keeps_ledger())
+    return;
+  put_block("unmap", B200_OWNER_COUNT, address, 0, bytes);
+  b200_ledger_unmap(&rt.ledger, address, bytes);
 }
 
 void b200_runtime_capture(int begun) {

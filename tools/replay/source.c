@@ -137,6 +137,9 @@ static const char *take_block(struct replay_source *source, struct replay *repla
   int what = find_what(line->block_what), owner = find(b200_owner_names, B200_OWNER_COUNT, line->block_owner);
   if (what == REPLAY_CALL_COUNT)
     return "unknown kind of block (accepted: alloc, free, create, release, map, unmap)";
+  bool maps = what == REPLAY_MAP || what == REPLAY_UNMAP; /* whose it is follows from the handle */
+  if (maps && line->block_owner[0] == '\0')
+    owner = B200_OWNER_OTHER;
   if (owner == B200_OWNER_COUNT)
     return "unknown owner (accepted: pytorch, nccl, cublas, cudnn, b200opt, other)";
   if (line->block_bytes < 0 || (uint64_t)line->block_bytes > REPLAY_BYTES_MAX)
