@@ -96,7 +96,7 @@ struct b200_clock {
   CUevent anchor; /* an event whose time is known */
   int64_t anchor_ns;
   int64_t lower_ns, upper_ns; /* host clock minus device clock lies between */
-  uint64_t head, tail;
+  _Atomic uint64_t head, tail;
   atomic_bool reading;
   unsigned pooled;
   uint64_t next_info;

@@ -163,6 +163,10 @@ void b200_clock_read_back(struct b200_clock *clock, const struct b200_driver *dr
     if (status != CUDA_SUCCESS)
       b200_clock_failed();
   }
+  pthread_mutex_lock(&b200_timing_state.lock);
+  if (clock->head == clock->tail)
+    clock->head = clock->tail = 0; /* so that a queue that is mostly empty stays in few pages */
+  pthread_mutex_unlock(&b200_timing_state.lock);
   if (relaxed)
     driver->cuThreadExchangeStreamCaptureMode(&mode);
   atomic_store(&clock->reading, false);
