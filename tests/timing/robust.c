@@ -273,6 +273,7 @@ static void *train_beside(void *trainer) {
   for (int i = 0; i < steps; i++)
     step(t);
   pthread_barrier_wait(&barrier);
+  pthread_barrier_wait(&barrier); /* the capture is over: this thread may wait for the device again */
   settle(t);
   return NULL;
 }
@@ -291,6 +292,7 @@ static void capture_beside(struct trainer *t) {
   pthread_barrier_wait(&barrier);
   TRY(cudaMemsetAsync(t->device, 1, WORK_BYTES, stream));
   TRY(cudaStreamEndCapture(stream, &graph));
+  pthread_barrier_wait(&barrier);
   TRY(cudaGraphInstantiate(&executable, graph, 0));
   TRY(cudaGraphLaunch(executable, stream));
   TRY(cudaStreamSynchronize(stream));
