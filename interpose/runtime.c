@@ -102,6 +102,10 @@ static uint64_t now_ns(clockid_t clock) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+uint64_t b200_runtime_now_ns(void) {
+  return now_ns(CLOCK_MONOTONIC);
+}
+
 /* ------------------------------------------------------------------------------------------------ messages */
 
 /* To the log; before there is one, the first few lines wait for it. */
@@ -433,7 +437,7 @@ void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, c
   b200_line_text(&line, B200_FIELD_guard_what, what);
   b200_line_int(&line, B200_FIELD_guard_applied, applied);
   b200_line_int(&line, B200_FIELD_guard_step, b200_runtime_step());
-  b200_line_uint(&line, B200_FIELD_guard_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(&line, B200_FIELD_guard_t_ns, b200_runtime_now_ns());
   put(&line);
 }
 
@@ -650,7 +654,7 @@ static void make_header(struct b200_line *out, const char *run, const char *host
   b200_line_int(out, B200_FIELD_header_rank, launch->rank);
   b200_line_int(out, B200_FIELD_header_world, launch->world);
   b200_line_int(out, B200_FIELD_header_local_rank, launch->local_rank);
-  b200_line_uint(out, B200_FIELD_header_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(out, B200_FIELD_header_t_ns, b200_runtime_now_ns());
   b200_line_uint(out, B200_FIELD_header_unix_ns, now_ns(CLOCK_REALTIME));
   put_versions(out);
   put_gpu(out);
@@ -948,7 +952,7 @@ __attribute__((destructor)) static void ending(void) {
   say_conversion();
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_end);
-  b200_line_uint(&line, B200_FIELD_end_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(&line, B200_FIELD_end_t_ns, b200_runtime_now_ns());
   put(&line);
   b200_writer_close(writer);
 }
@@ -979,7 +983,7 @@ void b200_runtime_totals(struct b200_totals *out) {
   struct b200_ledger_owner owners[B200_OWNER_COUNT];
   struct observation *seen = atomic_load_explicit(&rt.seen, memory_order_acquire);
   uint64_t events = 0;
-  out->t_ns = now_ns(CLOCK_MONOTONIC);
+  out->t_ns = b200_runtime_now_ns();
   out->gemm_calls = atomic_load_explicit(&rt.gemm_calls, memory_order_relaxed);
   out->gemm_flops = atomic_load_explicit(&rt.gemm_flops, memory_order_relaxed);
   out->coll_calls = atomic_load_explicit(&rt.coll_calls, memory_order_relaxed);
@@ -1159,7 +1163,7 @@ static void put_block(const char *what, enum b200_owner owner, uint64_t address,
     b200_line_uint(&line, B200_FIELD_block_handle, handle);
   b200_line_uint(&line, B200_FIELD_block_bytes, bytes);
   b200_line_int(&line, B200_FIELD_block_stream, -1);
-  b200_line_uint(&line, B200_FIELD_block_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(&line, B200_FIELD_block_t_ns, b200_runtime_now_ns());
   b200_line_int(&line, B200_FIELD_block_step, b200_runtime_step());
   put(&line);
 }
@@ -1194,7 +1198,7 @@ void b200_runtime_refused(enum b200_owner owner, uint64_t bytes) {
   b200_line_begin(&line, B200_RECORD_oom);
   b200_line_text(&line, B200_FIELD_oom_owner, b200_owner_names[owner]);
   b200_line_uint(&line, B200_FIELD_oom_bytes, bytes);
-  b200_line_uint(&line, B200_FIELD_oom_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(&line, B200_FIELD_oom_t_ns, b200_runtime_now_ns());
   put(&line);
 }
 
@@ -1257,13 +1261,13 @@ void b200_runtime_output(const char *text, size_t length) {
   seen->last_loss = loss;
   int64_t ordinal = seen->loss_count++;
   pthread_mutex_lock(&rt.steps_lock);
-  b200_live_loss(&seen->live, &loss, now_ns(CLOCK_MONOTONIC));
+  b200_live_loss(&seen->live, &loss, b200_runtime_now_ns());
   pthread_mutex_unlock(&rt.steps_lock);
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_loss);
   b200_line_int(&line, B200_FIELD_loss_step, loss.step >= 0 ? loss.step : ordinal);
   b200_line_real(&line, B200_FIELD_loss_loss, loss.loss);
   b200_line_real(&line, B200_FIELD_loss_tokens_per_s, loss.tokens_per_s);
-  b200_line_uint(&line, B200_FIELD_loss_t_ns, now_ns(CLOCK_MONOTONIC));
+  b200_line_uint(&line, B200_FIELD_loss_t_ns, b200_runtime_now_ns());
   put(&line);
 }

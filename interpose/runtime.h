@@ -78,6 +78,9 @@ void *b200_runtime_first(enum b200_library library, struct b200_slot *slot);
 /* … and after it has succeeded. */
 void b200_runtime_start(struct b200_slot *slot);
 
+/* Nanoseconds of CLOCK_MONOTONIC. */
+uint64_t b200_runtime_now_ns(void);
+
 /* Before a GEMM on the stream, while b200_timing_now() is not 0. */
 void b200_runtime_gemm_begin(struct b200_span *span, void *stream);
 

@@ -14,12 +14,11 @@ struct b200_epoch *b200_epoch_at(uint64_t number) {
 
 void b200_epoch_set_wants(const struct b200_epoch *epoch) {
   unsigned wants = 0;
-  if (b200_timing_state.mode != B200_TIMING_OFF && epoch->active)
-    wants |= B200_TIMING_ACTIVE;
-  if (b200_timing_state.mode != B200_TIMING_OFF && epoch->active && epoch->gemms)
-    wants |= B200_TIMING_GEMMS;
-  if (b200_timing_state.mode != B200_TIMING_OFF && b200_timing_state.from_gemms)
-    wants |= B200_TIMING_STEPS;
+  if (b200_timing_state.mode != B200_TIMING_OFF) {
+    wants |= epoch->active ? B200_TIMING_ACTIVE : 0;
+    wants |= epoch->active && epoch->gemms ? B200_TIMING_GEMMS : 0;
+    wants |= b200_timing_state.from_gemms ? B200_TIMING_STEPS : 0;
+  }
   for (int i = 0; i < CLOCKS && wants; i++) {
     struct b200_clock *clock = atomic_load(&b200_timing_state.clocks[i]);
     if (clock && b200_overlap_has_blocking(clock->overlap))
@@ -192,7 +191,7 @@ void b200_timing_boundary(void *stream, const struct b200_totals *before) {
   plan_epoch(epoch);
   bool needed = was_active || epoch->active;
   struct b200_entry entry = {
-      .kind = BOUNDARY, .epoch = epoch->number, .issued_ns = b200_timing_host_now(), .stream = clock->main_key};
+      .kind = BOUNDARY, .epoch = epoch->number, .issued_ns = b200_runtime_now_ns(), .stream = clock->main_key};
   CUstream on = clock->has_main ? clock->main_stream : (CUstream)stream;
   for (int i = 0; i < CLOCKS; i++) {
     struct b200_clock *any = atomic_load(&b200_timing_state.clocks[i]);

@@ -28,7 +28,7 @@ enum {
   QUEUE = 8192,           /* entries that wait for the device; a power of two */
   INFOS = 8192,           /* collectives that are not handed out yet */
   POOL = 16384,           /* free events */
-  STREAMS = 256,          /* streams whose flags are known; a power of two */
+  STREAMS = 256,          /* streams whose flags are known */
   EPOCHS = 64,            /* steps that are not written yet */
   FAILURES = 64,          /* refusals by the driver that end the timing */
   AT_ONCE = 8,            /* entries looked at per call of the job */
@@ -147,8 +147,6 @@ struct b200_timing_state {
 };
 extern struct b200_timing_state b200_timing_state;
 
-uint64_t b200_timing_host_now(void);
-
 /* --- clock.c */
 
 /* The driver's functions; NULL while one is missing. */
@@ -195,6 +193,6 @@ void b200_timing_sink_op(void *context, const struct b200_overlap_op *op);
 void b200_timing_sink_lost(void *context, uint64_t user, bool full);
 void b200_timing_write_mode(const struct b200_clock *clock);
 void b200_timing_write_time(const struct b200_epoch *epoch);
-void b200_timing_write_comm(struct b200_comm *comm, int32_t nranks, int rank);
+void b200_timing_write_comm(const struct b200_comm *comm, int32_t nranks, int rank);
 
 #endif

@@ -25,18 +25,24 @@ void b200_timing_write_mode(const struct b200_clock *clock) {
   b200_runtime_put(&line);
 }
 
-void b200_timing_write_comm(struct b200_comm *comm, int32_t nranks, int rank) {
-  char id[20], parent[20] = "";
+/* Of a communicator; 0: it could not be made out. */
+static void put_id(struct b200_line *line, enum b200_field field, uint64_t id) {
+  char text[20] = "?";
+  if (id)
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)id);
+  b200_line_text(line, field, text);
+}
+
+void b200_timing_write_comm(const struct b200_comm *comm, int32_t nranks, int rank) {
   struct b200_line line;
-  comm->written = true;
-  snprintf(id, sizeof id, "%016llx", (unsigned long long)comm->id);
-  if (comm->parent)
-    snprintf(parent, sizeof parent, "%016llx", (unsigned long long)comm->parent);
   b200_line_begin(&line, B200_RECORD_comm);
-  b200_line_text(&line, B200_FIELD_comm_id, comm->id ? id : "?");
+  put_id(&line, B200_FIELD_comm_id, comm->id);
   b200_line_int(&line, B200_FIELD_comm_nranks, nranks);
   b200_line_int(&line, B200_FIELD_comm_rank, rank);
-  b200_line_text(&line, B200_FIELD_comm_parent, parent);
+  if (comm->parent)
+    put_id(&line, B200_FIELD_comm_parent, comm->parent);
+  else
+    b200_line_text(&line, B200_FIELD_comm_parent, "");
   b200_runtime_put(&line);
 }
 
@@ -45,13 +51,11 @@ static bool is_written(const struct b200_epoch *epoch) {
 }
 
 static void write_op(const struct b200_overlap_op *op, const struct b200_info *info, const struct b200_epoch *epoch) {
-  char id[20];
   struct b200_line line;
-  snprintf(id, sizeof id, "%016llx", (unsigned long long)info->comm);
   b200_line_begin(&line, B200_RECORD_op);
   b200_line_uint(&line, B200_FIELD_op_gen, epoch && epoch->named ? epoch->gen : 0);
   b200_line_int(&line, B200_FIELD_op_step, epoch && epoch->named ? (int64_t)epoch->index : -1);
-  b200_line_text(&line, B200_FIELD_op_comm, info->comm ? id : "?");
+  put_id(&line, B200_FIELD_op_comm, info->comm);
   b200_line_uint(&line, B200_FIELD_op_seq, info->sequence);
   b200_line_uint(&line, B200_FIELD_op_group, info->group);
   b200_line_text(&line, B200_FIELD_op_op, info->op < B200_COLL_COUNT ? b200_coll_names[info->op] : "mixed");
@@ -95,7 +99,7 @@ void b200_timing_sink_lost(void *context, uint64_t user, bool full) {
 
 void b200_timing_write_time(const struct b200_epoch *epoch) {
   const struct b200_overlap_step *sums = &epoch->sums;
-  bool gemms = epoch->gemms && sums->gemms > 0;
+  bool gemms = epoch->gemms && sums->gemms > 0, issues = gemms && !b200_timing_state.single_connection;
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_time);
   b200_line_uint(&line, B200_FIELD_time_gen, epoch->gen);
@@ -110,10 +114,9 @@ void b200_timing_write_time(const struct b200_epoch *epoch) {
   b200_line_uint(&line, B200_FIELD_time_gemms, gemms ? sums->gemms : 0);
   b200_line_int(&line, B200_FIELD_time_gemm_ns, gemms ? sums->gemm_ns : -1);
   b200_line_int(&line, B200_FIELD_time_uncovered_ns, gemms ? sums->uncovered_ns : -1);
-  b200_line_int(&line, B200_FIELD_time_host_ns, gemms && !b200_timing_state.single_connection ? epoch->idle_ns : -1);
-  b200_line_int(&line, B200_FIELD_time_start_ns, gemms && !b200_timing_state.single_connection ? epoch->start_ns : -1);
-  b200_line_int(&line, B200_FIELD_time_starved,
-                gemms && !b200_timing_state.single_connection ? (int64_t)epoch->starved : -1);
+  b200_line_int(&line, B200_FIELD_time_host_ns, issues ? epoch->idle_ns : -1);
+  b200_line_int(&line, B200_FIELD_time_start_ns, issues ? epoch->start_ns : -1);
+  b200_line_int(&line, B200_FIELD_time_starved, issues ? (int64_t)epoch->starved : -1);
   b200_runtime_put(&line);
 }
 

@@ -148,7 +148,7 @@ void b200_clock_read_back(struct b200_clock *clock, const struct b200_driver *dr
     struct times times = {0};
     if (status == CUDA_SUCCESS)
       times = times_of(clock, driver, entry);
-    uint64_t now = b200_timing_host_now();
+    uint64_t now = b200_runtime_now_ns();
     pthread_mutex_lock(&b200_timing_state.lock);
     if (times.good) {
       learn_offset(clock, entry, &times, now);
@@ -158,15 +158,12 @@ void b200_clock_read_back(struct b200_clock *clock, const struct b200_driver *dr
       b200_clock_lose(clock, entry, B200_UNTIMED_VENDOR);
     }
     b200_clock_drop_events(clock, entry);
-    clock->head++;
+    if (++clock->head == clock->tail)
+      clock->head = clock->tail = 0; /* so that a queue that is mostly empty stays in few pages */
     pthread_mutex_unlock(&b200_timing_state.lock);
     if (status != CUDA_SUCCESS)
       b200_clock_failed();
   }
-  pthread_mutex_lock(&b200_timing_state.lock);
-  if (clock->head == clock->tail)
-    clock->head = clock->tail = 0; /* so that a queue that is mostly empty stays in few pages */
-  pthread_mutex_unlock(&b200_timing_state.lock);
   if (relaxed)
     driver->cuThreadExchangeStreamCaptureMode(&mode);
   atomic_store(&clock->reading, false);

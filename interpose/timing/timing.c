@@ -8,6 +8,12 @@ struct b200_timing_state b200_timing_state = {.lock = PTHREAD_MUTEX_INITIALIZER}
 
 /* ------------------------------------------------------------------------------------------ dependencies */
 
+/* The clock for a call on the stream; NULL: not `wanted`, there is none, or the stream is being captured. */
+static struct b200_clock *clock_for(bool wanted, void *stream) {
+  const struct b200_driver *d = wanted ? b200_driver_find() : NULL;
+  return d && !b200_clock_is_captured(d, stream) ? b200_clock_current(d) : NULL;
+}
+
 /* A wait whose event the driver may have refused. */
 static void push_wait(struct b200_clock *clock, const struct b200_entry *entry) {
   if (entry->first) {
@@ -22,7 +28,7 @@ static void push_wait(struct b200_clock *clock, const struct b200_entry *entry) 
 /* What a stream is ordered after without an event. Where it waits the stream cannot be asked: an event on it would wait as
    well, so the time of issue stands for it. */
 static void wait_implicitly(struct b200_clock *clock, const struct b200_driver *d, uint64_t key) {
-  struct b200_entry entry = {.kind = WAIT, .stream = key, .issued_ns = b200_timing_host_now()};
+  struct b200_entry entry = {.kind = WAIT, .stream = key, .issued_ns = b200_runtime_now_ns()};
   pthread_mutex_lock(&b200_timing_state.lock);
   bool waits = b200_overlap_has_blocking(clock->overlap) && b200_overlap_implicit(clock->overlap, key, &entry.wait);
   pthread_mutex_unlock(&b200_timing_state.lock);
@@ -33,8 +39,8 @@ static void wait_implicitly(struct b200_clock *clock, const struct b200_driver *
 }
 
 void b200_timing_launch(void *stream) {
-  const struct b200_driver *d = b200_driver_find();
-  struct b200_clock *clock = d && !b200_clock_is_captured(d, stream) ? b200_clock_current(d) : NULL;
+  struct b200_clock *clock = clock_for(true, stream);
+  const struct b200_driver *d = &b200_timing_state.driver;
   if (!clock)
     return;
   uint64_t key = b200_clock_key(stream, false);
@@ -43,8 +49,8 @@ void b200_timing_launch(void *stream) {
 }
 
 void b200_timing_record(void *event, void *stream, bool per_thread) {
-  const struct b200_driver *d = b200_timing_now() & B200_TIMING_ACTIVE ? b200_driver_find() : NULL;
-  struct b200_clock *clock = d && !b200_clock_is_captured(d, stream) ? b200_clock_current(d) : NULL;
+  struct b200_clock *clock = clock_for(b200_timing_now() & B200_TIMING_ACTIVE, stream);
+  const struct b200_driver *d = &b200_timing_state.driver;
   if (!clock)
     return;
   uint64_t key = b200_clock_key(stream, per_thread);
@@ -68,12 +74,12 @@ void b200_timing_event_gone(void *event) {
 }
 
 void b200_timing_wait(void *stream, void *event, bool per_thread) {
-  const struct b200_driver *d = b200_timing_now() & B200_TIMING_ACTIVE ? b200_driver_find() : NULL;
-  struct b200_clock *clock = d && !b200_clock_is_captured(d, stream) ? b200_clock_current(d) : NULL;
+  struct b200_clock *clock = clock_for(b200_timing_now() & B200_TIMING_ACTIVE, stream);
+  const struct b200_driver *d = &b200_timing_state.driver;
   if (!clock)
     return;
   uint64_t key = b200_clock_key(stream, per_thread);
-  struct b200_entry entry = {.kind = WAIT, .stream = key, .issued_ns = b200_timing_host_now()};
+  struct b200_entry entry = {.kind = WAIT, .stream = key, .issued_ns = b200_runtime_now_ns()};
   b200_clock_stream_number(clock, d, key, stream);
   if (b200_timing_now() & B200_TIMING_BLOCKING)
     wait_implicitly(clock, d, key);
@@ -87,26 +93,22 @@ void b200_timing_wait(void *stream, void *event, bool per_thread) {
 }
 
 /* What the host is about to wait for: later work of other threads is no part of it. */
-static struct b200_clock *clock_of_host_wait(void) {
-  const struct b200_driver *d = b200_timing_now() || b200_timing_state.epoch > 0 ? b200_driver_find() : NULL;
-  return d ? b200_clock_current(d) : NULL;
-}
-
 void b200_timing_host_begin(struct b200_host_wait *wait, enum b200_host_wait_kind kind, void *what, bool per_thread) {
-  wait->clock = clock_of_host_wait();
+  const struct b200_driver *d = b200_timing_now() || b200_timing_state.epoch > 0 ? b200_driver_find() : NULL;
+  wait->clock = d ? b200_clock_current(d) : NULL;
   wait->drains = false;
   if (!wait->clock)
     return;
   const struct b200_overlap *overlap = wait->clock->overlap;
+  uint64_t stream = kind == B200_HOST_STREAM ? b200_clock_key(what, per_thread) : 0;
   pthread_mutex_lock(&b200_timing_state.lock);
   if (kind == B200_HOST_EVENT)
     wait->upto = b200_overlap_of_event(overlap, (uint64_t)(uintptr_t)what);
   else if (kind == B200_HOST_STREAM)
-    wait->upto = b200_overlap_of_stream(overlap, b200_clock_key(what, per_thread));
+    wait->upto = b200_overlap_of_stream(overlap, stream);
   else
     wait->upto = b200_overlap_of_device(overlap);
-  wait->drains =
-      kind == B200_HOST_DEVICE || (kind == B200_HOST_STREAM && b200_clock_key(what, per_thread) == wait->clock->main_key);
+  wait->drains = kind == B200_HOST_DEVICE || (kind == B200_HOST_STREAM && stream == wait->clock->main_key);
   pthread_mutex_unlock(&b200_timing_state.lock);
 }
 
@@ -117,13 +119,14 @@ void b200_timing_host_end(const struct b200_host_wait *wait, bool failed_call) {
   b200_overlap_over(wait->clock->overlap, &wait->upto);
   pthread_mutex_unlock(&b200_timing_state.lock);
   const struct b200_driver *d = &b200_timing_state.driver;
-  struct b200_entry entry = {.kind = DRAINED, .issued_ns = b200_timing_host_now()};
+  struct b200_entry entry = {.kind = DRAINED, .issued_ns = b200_runtime_now_ns()};
   if (wait->drains && (b200_timing_now() & B200_TIMING_GEMMS) && !b200_runtime_is_capturing())
     entry.first = b200_clock_stamp_issue(wait->clock, d);
   if (entry.first)
     b200_clock_push(wait->clock, &entry);
   b200_clock_read_back(wait->clock, d, QUEUE);
 }
+
 /* ------------------------------------------------------------------------------------------- collectives */
 
 struct operation {
@@ -203,7 +206,7 @@ static void begin_operation(struct b200_span *span, const struct operation *oper
   span->clock = clock;
   span->stream = operation->stream;
   span->key = b200_clock_key(operation->stream, false);
-  span->issued_ns = b200_timing_host_now();
+  span->issued_ns = b200_runtime_now_ns();
   uint16_t stream = b200_clock_stream_number(clock, d, span->key, operation->stream);
   wait_implicitly(clock, d, span->key);
   pthread_mutex_lock(&b200_timing_state.lock);
@@ -368,12 +371,13 @@ void b200_timing_comm_gone(const void *comm, bool remove) {
     b200_comms_remove(&b200_timing_state.comms, comm);
   pthread_mutex_unlock(&b200_timing_state.lock);
 }
+
 /* ------------------------------------------------------------------------------------------ GEMMs and graphs */
 
 void b200_timing_gemm_begin(struct b200_span *span, void *stream) {
   unsigned wants = b200_timing_now();
-  const struct b200_driver *d = wants ? b200_driver_find() : NULL;
-  struct b200_clock *clock = d && !b200_clock_is_captured(d, stream) ? b200_clock_current(d) : NULL;
+  struct b200_clock *clock = clock_for(wants, stream);
+  const struct b200_driver *d = &b200_timing_state.driver;
   if (!clock)
     return;
   uint64_t key = b200_clock_key(stream, false);
@@ -394,7 +398,7 @@ void b200_timing_gemm_begin(struct b200_span *span, void *stream) {
   span->clock = clock;
   span->stream = stream;
   span->key = key;
-  span->issued_ns = b200_timing_host_now();
+  span->issued_ns = b200_runtime_now_ns();
   span->number = b200_timing_state.epoch;
   span->probe = b200_clock_stamp_issue(clock, d);
   span->start = b200_clock_stamp(clock, d, stream);
@@ -430,8 +434,8 @@ void b200_timing_gemm_end(struct b200_span *span, bool failed_call) {
 }
 
 void b200_timing_graph_begin(struct b200_span *span, void *stream) {
-  const struct b200_driver *d = b200_timing_now() & B200_TIMING_ACTIVE ? b200_driver_find() : NULL;
-  struct b200_clock *clock = d && !b200_clock_is_captured(d, stream) ? b200_clock_current(d) : NULL;
+  struct b200_clock *clock = clock_for(b200_timing_now() & B200_TIMING_ACTIVE, stream);
+  const struct b200_driver *d = &b200_timing_state.driver;
   pthread_mutex_lock(&b200_timing_state.lock);
   b200_timing_state.graphs++;
   pthread_mutex_unlock(&b200_timing_state.lock);
@@ -440,7 +444,7 @@ void b200_timing_graph_begin(struct b200_span *span, void *stream) {
   span->clock = clock;
   span->stream = stream;
   span->key = b200_clock_key(stream, false);
-  span->issued_ns = b200_timing_host_now();
+  span->issued_ns = b200_runtime_now_ns();
   span->start = b200_clock_stamp(clock, d, stream);
 }
 
