@@ -3,6 +3,7 @@
 #include "tools/cmd.h"
 #include "tools/report/clocks.h"
 #include "tools/report/model.h"
+#include "tools/report/rows.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -91,11 +92,6 @@ static int64_t host_time(const struct rank *rank, int64_t t_ns) {
   return report_clock_time(rank->clock, b200_add(t_ns, rank->host_to_device_ns));
 }
 
-static int by_number(const void *a, const void *b) {
-  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-  return (left > right) - (left < right);
-}
-
 /* Where the two clocks are not comparable, device steps are put where the host began them, in the median. */
 static int64_t host_to_device(const struct b200_log *log) {
   int64_t *differences = NULL, median = 0;
@@ -109,7 +105,7 @@ static int64_t host_to_device(const struct b200_log *log) {
     differences[count++] = b200_add(log->steps[i].time.t_ns, log->steps[i].t_ns == INT64_MIN ? 0 : -log->steps[i].t_ns);
   }
   if (count) {
-    qsort(differences, count, sizeof(*differences), by_number);
+    qsort(differences, count, sizeof(*differences), report_by_number);
     median = differences[(count - 1) / 2];
   }
   free(differences);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/report/rows.h"
+
 #define ADD(array, count) ((array) = b200_grow((array), (count), sizeof(*(array))), &(array)[(count)++])
 
 #define ENDS_MIN 8               /* matched collectives that make an alignment; also those of one stretch */
@@ -63,11 +65,6 @@ static int by_time(const void *a, const void *b) {
 static int by_offset(const void *a, const void *b) {
   const struct end *left = a, *right = b;
   return (left->offset_ns > right->offset_ns) - (left->offset_ns < right->offset_ns);
-}
-
-static int by_number(const void *a, const void *b) {
-  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-  return (left > right) - (left < right);
 }
 
 /* Knots from the ends: stretches of equally many, each with its median offset and the time of just that end. */
@@ -153,7 +150,7 @@ static void measure(const struct b200_log *const *logs, const struct report_matc
         ends[count++] = report_clock_time(&out->clocks[match->parts[j].log], end_of(&match->parts[j]));
     if (count < 2 || !usable(logs, match, group))
       continue;
-    qsort(ends, count, sizeof(*ends), by_number);
+    qsort(ends, count, sizeof(*ends), report_by_number);
     size_t median = (count - 1) / 2;
     for (size_t j = 0; j < count; j++) {
       int64_t off = difference(ends[j], ends[median]);
@@ -163,7 +160,7 @@ static void measure(const struct b200_log *const *logs, const struct report_matc
   }
   free(ends);
   if (out->measured) {
-    qsort(residuals, out->measured, sizeof(*residuals), by_number);
+    qsort(residuals, out->measured, sizeof(*residuals), report_by_number);
     out->residual_p95_ns = residuals[(out->measured * 95 + 99) / 100 - 1];
   }
   free(residuals);

@@ -191,11 +191,6 @@ static json_t *steady_row(const struct steady *steady) {
   return row;
 }
 
-static int by_value(const void *a, const void *b) {
-  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-  return (left > right) - (left < right);
-}
-
 /* Nearest-rank quantiles of one number of all steady steps of all ranks. */
 static json_t *quantiles(const struct b200_log *const *logs, size_t count, size_t offset) {
   int64_t *values = NULL;
@@ -206,7 +201,7 @@ static json_t *quantiles(const struct b200_log *const *logs, size_t count, size_
         *ADD(values, used) = *(const int64_t *)((const char *)&logs[i]->steps[j].time + offset);
   if (!used)
     return json_null();
-  qsort(values, used, sizeof(*values), by_value);
+  qsort(values, used, sizeof(*values), report_by_number);
   json_t *out = json_pack("{sf sf sf}", "p10_s", (double)values[(used * 10 + 99) / 100 - 1] * SECONDS, "median_s",
                           (double)values[(used * 50 + 99) / 100 - 1] * SECONDS, "p90_s",
                           (double)values[(used * 90 + 99) / 100 - 1] * SECONDS);
@@ -282,7 +277,7 @@ static int64_t lateness(const int64_t *starts, size_t count, int64_t *scratch, s
   for (size_t i = 0; i < count; i++)
     if (i != *last)
       scratch[others++] = starts[i];
-  qsort(scratch, others, sizeof(*scratch), by_value);
+  qsort(scratch, others, sizeof(*scratch), report_by_number);
   return b200_add(starts[*last], -scratch[(others - 1) / 2]);
 }
 

@@ -14,6 +14,11 @@ void report_add(json_t *row, const char *name, int64_t amount) {
   json_object_set_new(row, name, json_integer(b200_add(report_number(row, name), amount)));
 }
 
+int report_by_number(const void *a, const void *b) {
+  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+  return (left > right) - (left < right);
+}
+
 static int by_flops(const void *a, const void *b) {
   int64_t left = report_number(*(json_t *const *)a, "flops"), right = report_number(*(json_t *const *)b, "flops");
   return (left < right) - (left > right);

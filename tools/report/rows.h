@@ -14,6 +14,8 @@ void report_add(json_t *row, const char *name, int64_t amount);
 json_t *report_sorted_by_flops(json_t *rows);
 /* `share` of each row: its FLOPs of all `flops`; 0 of none. */
 void report_set_shares(json_t *rows, int64_t flops);
+/* For qsort() and bsearch(): arrays of int64_t, smallest first. */
+int report_by_number(const void *a, const void *b);
 /* The first row whose `name` is this text, or NULL. Borrowed. pre: all rows have that text. */
 json_t *report_row_with(const json_t *rows, const char *name, const char *text);
 
