@@ -42,5 +42,7 @@ def test_fatal_by_name(name, captured):
 
 
 def test_a_program_without_holes_says_nothing():
-    ended = run("x = torch.randn(3, 3, device='cuda', requires_grad=True); (x @ x).softmax(1).sum().backward()")
+    """On one device: a process that ends at once after its first backward may be aborted by PyTorch's threads of further devices, which
+    have not come to their start yet and find Python gone (pytorch/pytorch#38230)."""
+    ended = run("x = torch.randn(3, 3, device='cuda', requires_grad=True); (x @ x).softmax(1).sum().backward()", B200OPT_VNODE_GPUS="1")
     assert ended.returncode == 0 and ended.stdout == "went on\n" and ended.stderr == "", ended
