@@ -1269,5 +1269,7 @@ void b200_runtime_output(const char *text, size_t length) {
   b200_line_real(&line, B200_FIELD_loss_loss, loss.loss);
   b200_line_real(&line, B200_FIELD_loss_tokens_per_s, loss.tokens_per_s);
   b200_line_uint(&line, B200_FIELD_loss_t_ns, b200_runtime_now_ns());
+  if (!isnan(loss.grad_norm))
+    b200_line_real(&line, B200_FIELD_loss_grad_norm, loss.grad_norm);
   put(&line);
 }

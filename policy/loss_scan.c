@@ -2,6 +2,7 @@
 #include "policy/loss_scan.h"
 
 #include <langinfo.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,8 @@ static const char *const rate_names[] = {"tps",
                                          "tokens_per_second",
                                          "train_tokens_per_second",
                                          "toks/s"};
+static const char *const norm_names[] = {"grad_norm",        "grad-norm",       "gradnorm",      "gnorm",
+                                         "global_grad_norm", "train/grad_norm", "gradient_norm", "total_norm"};
 /* Anywhere before the loss, these words make it an evaluation's. */
 static const char *const evaluation_words[] = {"eval",     "evaluation", "evaluate", "evaluating",
                                                "validate", "validation", "val",      "valid"};
@@ -253,6 +256,31 @@ static const char *number_before(const char *text, const char *end) {
   return start == last ? end : start;
 }
 
+/* "grad_norm: 1.5"; Megatron's "grad norm: 1.5" is in two words, of which `name` is the second. */
+static bool is_norm_name(const char *text, const char *name, size_t length) {
+  static const char *const words[] = {"grad", "gradient"};
+  const char *before = name;
+  if (in_table(norm_names, COUNT(norm_names), name, length))
+    return true;
+  if (length != 4 || memcmp(name, "norm", 4) != 0 || name == text || !is_blank(name[-1]))
+    return false;
+  while (before > text && is_blank(before[-1]))
+    before--;
+  const char *end = before;
+  while (before > text && is_name(before[-1]))
+    before--;
+  return in_table(words, COUNT(words), before, (size_t)(end - before));
+}
+
+static void take_norm(struct scan *scan, const char *name, size_t length) {
+  bool marked;
+  double value;
+  const char *start = value_start(name + length, &marked);
+  const char *end = start ? read_number(start, &value) : NULL;
+  if (end && ends_number(end) && isnan(scan->out->grad_norm))
+    scan->out->grad_norm = value;
+}
+
 /* True when a name stands before the number at `start`, as in "grad_norm 1.5" or "lr: 1". */
 static bool follows_name(const char *text, const char *start) {
   while (start > text && (is_blank(start[-1]) || start[-1] == ':' || start[-1] == '='))
@@ -317,6 +345,8 @@ static void scan_names(struct scan *scan) {
       take_step(scan, name, length);
     else if (in_table(rate_names, COUNT(rate_names), name, length))
       take_rate(scan, name, length);
+    else if (is_norm_name(scan->text, name, length))
+      take_norm(scan, name, length);
   }
   take_bar(scan);
 }
@@ -325,7 +355,7 @@ static void scan_names(struct scan *scan) {
 static bool scan_part(const char *bytes, size_t length, const double *value, struct b200_loss *out) {
   char text[B200_LOSS_LINE_BYTES] = "";
   struct scan scan = {.text = text, .out = out};
-  *out = (struct b200_loss){.loss = value ? *value : 0, .step = -1};
+  *out = (struct b200_loss){.loss = value ? *value : 0, .step = -1, .grad_norm = (double)NAN};
   clean(bytes, length, true, text);
   if (!value && (!strstr(text, "loss") || is_summary(text)))
     return false;
@@ -359,7 +389,7 @@ static bool scan_line(const struct b200_loss_pattern *pattern, const char *line,
       return true;
     length = cut ? (size_t)(cut - line) : 0;
   }
-  *out = (struct b200_loss){.step = -1};
+  *out = (struct b200_loss){.step = -1, .grad_norm = (double)NAN};
   return false;
 }
 

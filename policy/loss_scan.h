@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the loss, the step and the tokens per second in a line that a training job prints.
+ * Finds the loss, the step, the gradient norm and the tokens per second in a line that a training job prints.
  *
  * Built-in forms (names in any case):
  *   Hugging Face   {'loss': 2.31, 'grad_norm': 1.0, 'epoch': 0.1}, also with quoted values; JSON {"loss": 2.31, "step": 3}
@@ -32,6 +32,7 @@ struct b200_loss {
   double loss;         /* as printed; may be NaN or infinite */
   int64_t step;        /* as printed; -1 when the line has none */
   double tokens_per_s; /* as printed; 0 when the line has none */
+  double grad_norm;    /* as printed; NaN when the line has none, or no number */
 };
 
 /* True when `line` (length bytes, without its newline; any bytes) has a training loss; fills `out`. */
@@ -46,7 +47,7 @@ struct b200_loss_pattern {
    says in one line what is wrong (no group 1, Perl syntax, …), and `out` holds nothing. Destroy what was compiled. */
 bool b200_loss_pattern_compile(struct b200_loss_pattern *out, const char *text, char *error, size_t error_bytes);
 
-/* As b200_loss_scan(); step and tokens per second are still found by their built-in forms. */
+/* As b200_loss_scan(); step, gradient norm and tokens per second are still found by their built-in forms. */
 bool b200_loss_pattern_scan(const struct b200_loss_pattern *pattern, const char *line, size_t length, struct b200_loss *out);
 void b200_loss_pattern_destroy(struct b200_loss_pattern *pattern);
 

@@ -54,7 +54,7 @@ static const struct b200_log_line nothing = {
 #include "interpose/record/record.def"
 #undef B200_FIELD
 #undef B200_RECORD
-    .header_rank = -1, .header_world = -1, .header_local_rank = -1, .step_hbm_used = -1};
+    .header_rank = -1, .header_world = -1, .header_local_rank = -1, .step_hbm_used = -1, .loss_grad_norm = (double)NAN};
 
 static const struct field *find_field(int type, const char *name, size_t length, size_t guess) {
   if (guess < first_field[type + 1] && fields[guess].length == length && memcmp(fields[guess].name, name, length) == 0)

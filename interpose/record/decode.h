@@ -14,7 +14,8 @@
 
 /*
  * A member TYPE_NAME for every B200_FIELD(TYPE, NAME, KIND) of record.def, so that the reader cannot miss one. Fields that
- * the line lacks are 0, "" or NULL; header_rank, _world, _local_rank and step_hbm_used are -1.
+ * the line lacks are 0, "" or NULL; header_rank, _world, _local_rank and step_hbm_used are -1, and
+ * loss_grad_norm is NaN.
  */
 #define B200_MEMBER_INT(name) int64_t name;
 #define B200_MEMBER_REAL(name) double name;

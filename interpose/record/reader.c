@@ -362,7 +362,8 @@ static void add_call(struct b200_log *log, const struct b200_log_line *line) {
 }
 
 static void add_loss(struct b200_log *log, const struct b200_log_line *line) {
-  struct b200_log_loss loss = {line->loss_step, line->loss_loss, line->loss_tokens_per_s, line->loss_t_ns};
+  struct b200_log_loss loss = {line->loss_step, line->loss_loss, line->loss_tokens_per_s, line->loss_t_ns,
+                               line->loss_grad_norm};
   if (log->loss_count && loss.step >= 0 && log->losses[log->loss_count - 1].step == loss.step)
     log->losses[log->loss_count - 1] = loss;
   else
@@ -801,7 +802,7 @@ static void read_output(struct b200_logs *logs, const char *path) {
     if (!b200_loss_scan(text, bytes, &loss))
       continue;
     int64_t step = loss.step >= 0 ? loss.step : (int64_t)output->loss_count + 1;
-    add_printed(output, (struct b200_log_loss){step, loss.loss, loss.tokens_per_s, 0});
+    add_printed(output, (struct b200_log_loss){step, loss.loss, loss.tokens_per_s, 0, loss.grad_norm});
   }
   free(text);
   fclose(file);

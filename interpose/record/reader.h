@@ -143,6 +143,7 @@ struct b200_log_loss {
   int64_t step;
   double loss, tokens_per_s;
   int64_t t_ns;
+  double grad_norm; /* NaN: not known */
 };
 
 struct b200_log_oom {

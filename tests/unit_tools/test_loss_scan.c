@@ -105,6 +105,31 @@ START_TEST(finds_training_losses) {
 }
 END_TEST
 
+static const struct {
+  const char *line;
+  double norm; /* NaN: none */
+} norms[] = {
+    {"{'loss': 2.3104, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.1}", 1.5},
+    {"{'loss': '2.3104', 'grad_norm': '1.5', 'learning_rate': '5e-05', 'epoch': '0.1'}", 1.5},
+    {"{'loss': 2.3, 'grad_norm': nan, 'epoch': 0.1}", NAN},
+    {"step:  1  \033[32mloss:  8.1234  \033[38;2;180;60;0mgrad_norm:  1.5  \033[36mmemory:  0.50GiB(0.28%)", 1.5},
+    {" iteration 10/ 100 | lm loss: 6.5E+00 | loss scale: 1.0 | grad norm: 2.1 | number of skipped iterations: 0 |", 2.1},
+    {"step 3 loss 5.5 grad_norm 1,234.5 tokens/s 512", 1234.5},
+    {"step 3 loss 5.5 gradient norm=2.5", 2.5},
+    {"step 3 loss 5.5 norm 2.5", NAN},
+    {"step 3 loss 5.5 layer norm 2.5", NAN},
+    {"step 3 loss 5.5 grad_norm: none", NAN},
+    {"norm: 2 loss 5.5", NAN},
+    {"loss=2.5", NAN},
+};
+
+START_TEST(finds_gradient_norms) {
+  struct b200_loss loss;
+  ck_assert(b200_loss_scan(norms[_i].line, strlen(norms[_i].line), &loss));
+  check_same(norms[_i].line, "gradient norm", loss.grad_norm, norms[_i].norm);
+}
+END_TEST
+
 START_TEST(leaves_other_lines) {
   struct b200_loss loss;
   ck_assert_msg(!b200_loss_scan(others[_i], strlen(others[_i]), &loss), "found %g in '%s'", loss.loss, others[_i]);
@@ -197,6 +222,7 @@ int main(void) {
   Suite *suite = suite_create("loss_scan");
   TCase *tests = tcase_create("all");
   tcase_add_loop_test(tests, finds_training_losses, 0, COUNT(training));
+  tcase_add_loop_test(tests, finds_gradient_norms, 0, COUNT(norms));
   tcase_add_loop_test(tests, leaves_other_lines, 0, COUNT(others));
   tcase_add_loop_test(tests, reads_no_further_than_told, 0, COUNT(training));
   tcase_add_test(tests, bounds_long_lines);
