@@ -51,10 +51,11 @@ int loss_verdict_exit(enum loss_verdict verdict);                /* 0, 0, 1, 2, 
 enum loss_reason {
   LOSS_BY_INTERVAL,  /* where the interval lies; INCONCLUSIVE: it crosses the margin */
   LOSS_BY_IDENTITY,  /* every common step has the same loss */
-  LOSS_BY_NONFINITE, /* DIVERGED: NaN or infinity in the candidate only */
+  LOSS_BY_NONFINITE, /* DIVERGED: NaN or infinity in the candidate where the baseline has none */
   LOSS_BY_RISE,      /* DIVERGED: far above the baseline, and rising */
-  LOSS_BY_BASELINE,  /* INVALID: NaN or infinity in the baseline */
+  LOSS_BY_BASELINE,  /* INVALID: NaN or infinity in the baseline, earlier than in the candidate alone */
   LOSS_BY_OVERLAP,   /* INVALID: too few common steps */
+  LOSS_BY_SIGN,      /* INVALID: the baseline's loss is not above 0, a gap in percent has no meaning */
   LOSS_BY_DATA,      /* INVALID: the noise of the curves is not related: other data or another order of it */
   LOSS_BY_START,     /* INCONCLUSIVE, would be EQUIVALENT: the first steps differ by more than rounding makes them */
   LOSS_BY_GROWTH,    /* INCONCLUSIVE, would be EQUIVALENT: the gap grows and would leave the margin */

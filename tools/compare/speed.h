@@ -2,9 +2,10 @@
 /*
  * How fast a run was, and whether another one was faster.
  *
- * Of a run's steps the first ones are warm-up: max(10, 10 %), and on until the rolling median of 20 steps stays within 2 %
- * of what follows. Of the rest, steps above the median by more than 3 standard deviations (of the MAD) and more than 2 %,
- * and those that the source marked, are exceptional: a checkpoint, an evaluation, a compilation. What is left is steady.
+ * Of a run's steps the first ones are warm-up: max(10, 10 %), and on until the median of the next 20 is within 2 % of that
+ * of the run's last half. Of the rest, steps above the median by more than 3 standard deviations (of the MAD) and more than
+ * 2 %, and those that the source marked, are exceptional: a checkpoint, an evaluation, a compilation. What is left is
+ * steady.
  *
  *   steady      median of the steady steps
  *   end to end  mean of all steps after warm-up, exceptional ones with them
@@ -27,7 +28,7 @@ enum speed_mark { SPEED_STEADY, SPEED_WARM_UP, SPEED_EXCEPTIONAL };
 
 struct speed_run {
   size_t steps, warm_up, steady, exceptional; /* steps = the sum of the others */
-  bool settled;                               /* the rolling median became stable; else the warm-up is the rule's least */
+  bool settled;                               /* such 20 steps were found; else the warm-up is the least one */
   double steady_s;                            /* NAN without steady steps */
   double trimmed_s;                           /* mean of the steady steps without a tenth at either end */
   double p95_s;                               /* of all after warm-up */

@@ -64,14 +64,15 @@ struct stats_error {
 };
 struct stats_error stats_mean_error(const double *values, size_t count, double confidence);
 
-/* Difference of two means of samples with unlike variances (Welch 1947; degrees of freedom by Satterthwaite). */
-struct stats_welch {
-  double difference; /* mean of b - mean of a */
-  double error;      /* its standard error */
-  double freedom;    /* NAN when neither side varies */
+/* A number with its standard error, to be used with Student's t of `freedom`. NAN: not known. */
+struct stats_estimate {
+  double value, error, freedom;
 };
-/* NAN throughout when a side has fewer than two values. */
-struct stats_welch stats_welch(const double *a, size_t count_a, const double *b, size_t count_b);
+/* Of a sample's mean; error and freedom are NAN below two values. */
+struct stats_estimate stats_mean_estimate(const double *values, size_t count);
+/* b - a, unlike variances (Welch 1947; freedom by Satterthwaite 1946). With errors of 0 on both sides the freedom is
+ * infinite. */
+struct stats_estimate stats_difference(struct stats_estimate a, struct stats_estimate b);
 
 /* Random numbers for simulations: xoshiro256++ (Blackman and Vigna), seeded by splitmix64. Same seed, same numbers. */
 struct stats_random {
