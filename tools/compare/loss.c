@@ -260,10 +260,13 @@ static enum loss_verdict by_interval(double gap, double half_width, double margi
 
 /* Pairs in all with which Student's t on their gaps would decide, when these have this standard deviation. */
 static size_t pairs_that_decide(double sd, double distance) {
-  for (size_t n = LOSS_RECIPE_PAIRS; n <= PAIRS_MOST; n++)
-    if (stats_t_quantile((1 + LOSS_CONFIDENCE) / 2, (double)n - 1) * sd < distance * sqrt((double)n))
-      return n;
-  return 0;
+  double normal = pow(NORMAL_95 * sd / distance, 2); /* t asks for a few more than the normal does */
+  if (!(normal < PAIRS_MOST))
+    return 0;
+  size_t n = most(LOSS_RECIPE_PAIRS, (size_t)normal);
+  while (stats_t_quantile((1 + LOSS_CONFIDENCE) / 2, (double)n - 1) * sd >= distance * sqrt((double)n))
+    n++;
+  return n;
 }
 
 /* The error of the mean shrinks with the root of the window; the floor does not shrink at all. */

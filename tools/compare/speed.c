@@ -101,9 +101,8 @@ void speed_run(const double *seconds, const bool *marked, size_t count, double *
   if (steady >= SPEED_STEPS_LEAST)
     median_error(work, steady, work + count, run);
   steady = gather(seconds, run->warm_up, count, marks, work);
-  run->steady_s = stats_median(work, steady); /* sorts */
-  size_t cut = (size_t)(TRIMMED * (double)steady);
-  run->trimmed_s = stats_mean(work + cut, steady - 2 * cut);
+  run->steady_s = stats_median(work, steady);
+  run->trimmed_s = stats_trimmed_mean(work, steady, TRIMMED);
   for (size_t i = run->warm_up; i < count; i++)
     if (marks[i] == SPEED_EXCEPTIONAL && is_time(seconds[i]) && steady)
       run->exceptional_s += seconds[i] - run->steady_s;

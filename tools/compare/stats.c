@@ -2,7 +2,6 @@
 #include "tools/compare/stats.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #define PI 3.14159265358979323846
 
@@ -93,24 +92,54 @@ double stats_sd(const double *values, size_t count) {
   return sqrt(squares / (double)(count - 1));
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
+/* Reorders so that values[rank] is the one that sorting would put there, nothing before it is larger and nothing behind it
+   is smaller (Hoare's selection). Mean time in proportion to the count. */
+static void select_rank(double *values, size_t count, size_t rank) {
+  size_t from = 0, to = count - 1;
+  while (from < to) {
+    double pivot = values[from + (to - from) / 2];
+    size_t i = from, j = to;
+    for (;;) {
+      while (values[i] < pivot)
+        i++;
+      while (pivot < values[j])
+        j--;
+      if (i >= j)
+        break;
+      double swapped = values[i];
+      values[i++] = values[j];
+      values[j--] = swapped;
+    }
+    /* [from, j] <= pivot <= [j + 1, to] */
+    *(rank <= j ? &to : &from) = rank <= j ? j : j + 1;
+  }
 }
 
 double stats_quantile(double *values, size_t count, double p) {
   if (!count)
     return NAN;
-  qsort(values, count, sizeof(*values), by_value);
   double place = p * (double)(count - 1);
   size_t below = (size_t)place;
-  if (below + 1 >= count)
-    return values[count - 1];
-  return values[below] + (place - (double)below) * (values[below + 1] - values[below]);
+  select_rank(values, count, below);
+  if (below + 1 == count)
+    return values[below];
+  double above = values[below + 1];
+  for (size_t i = below + 2; i < count; i++)
+    above = fmin(above, values[i]);
+  return values[below] + (place - (double)below) * (above - values[below]);
 }
 
 double stats_median(double *values, size_t count) {
   return stats_quantile(values, count, 0.5);
+}
+
+double stats_trimmed_mean(double *values, size_t count, double share) {
+  size_t cut = (size_t)(share * (double)count), kept = count - 2 * cut;
+  if (!kept)
+    return NAN;
+  select_rank(values, count, cut);
+  select_rank(values + cut, count - cut, kept - 1);
+  return stats_mean(values + cut, kept);
 }
 
 double stats_mad(const double *values, size_t count, double middle, double *work) {

@@ -27,10 +27,12 @@ double stats_t_quantile(double p, double freedom);
 double stats_mean(const double *values, size_t count);
 /* Of a sample: divides by count - 1. NAN below two values. */
 double stats_sd(const double *values, size_t count);
-/* Both reorder `values`. Quantiles interpolate between order statistics, 0 <= p <= 1 (Hyndman and Fan's type 7, as NumPy).
+/* These reorder `values`. Quantiles interpolate between order statistics, 0 <= p <= 1 (Hyndman and Fan's type 7, as NumPy).
  */
 double stats_quantile(double *values, size_t count, double p);
 double stats_median(double *values, size_t count);
+/* Without floor(share * count) values at either end, 0 <= share < 0.5. */
+double stats_trimmed_mean(double *values, size_t count, double share);
 /* Median of |value - middle|, without a factor. `work` has room for `count`. */
 double stats_mad(const double *values, size_t count, double middle, double *work);
 /* Pearson's. NAN when one side does not vary. */
