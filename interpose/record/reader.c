@@ -878,6 +878,10 @@ int b200_logs_read(const char *path, struct b200_logs *out) {
   return error;
 }
 
+void b200_logs_add(struct b200_logs *logs, const char *path) {
+  read_log(logs, path);
+}
+
 /* ---- freeing */
 
 static void free_gemm(struct b200_log_gemm *gemm) {

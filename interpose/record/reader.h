@@ -228,6 +228,9 @@ struct b200_logs {
    followed. Returns 0, or the errno with which `path` could not be opened; `out` is valid, and empty, then too. Files that
    are no logs are left out with a note. */
 int b200_logs_read(const char *path, struct b200_logs *out);
+
+/* Reads one more log, whatever the name of its file, to the end of `logs` (zeroed at first); a note when it is none. */
+void b200_logs_add(struct b200_logs *logs, const char *path);
 void b200_logs_free(struct b200_logs *logs);
 
 /* Memory or the end of the process, for the command too: room for one element of `size` bytes beyond the `count` of `array`;

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run from the logs of its processes. */
+#include "tools/compare/sources.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one process says; small beside its log, which is not kept whole. */
+struct process {
+  int64_t rank, unix_ns;
+  bool node, trains; /* trains: it has steps or losses */
+  size_t attempt;    /* how many processes of this rank that train came before */
+  struct compare_step *steps;
+  size_t step_count;
+  struct compare_value *losses;
+  size_t loss_count;
+  double ended_s; /* since its log began */
+};
+
+static double seconds(int64_t ns) {
+  return (double)ns * 1e-9;
+}
+
+static double known_seconds(int64_t ns) {
+  return ns < 0 ? (double)NAN : seconds(ns);
+}
+
+static struct compare_step step_of(const struct b200_log_step *step) {
+  struct compare_step out = {.step = step->step,
+                             .host_s = seconds(step->dur_ns),
+                             .device_s = (double)NAN,
+                             .gemm_s = (double)NAN,
+                             .blocked_s = (double)NAN,
+                             .comm_s = (double)NAN,
+                             .starved_s = (double)NAN,
+                             .first = step->first,
+                             .interrupted = step->interrupted};
+  if (!step->timed)
+    return out;
+  out.device_s = seconds(step->time.dev_ns);
+  out.blocked_s = known_seconds(step->time.blocked_ns);
+  out.comm_s = known_seconds(step->time.busy_ns);
+  if (step->time.gemms > 0) {
+    out.gemm_s = known_seconds(step->time.gemm_ns);
+    out.starved_s = known_seconds(step->time.host_ns);
+  }
+  return out;
+}
+
+static void end_at(struct process *process, const struct b200_log *log, int64_t t_ns) {
+  double t_s = seconds(t_ns) - seconds(log->t_ns);
+  if (t_s > process->ended_s)
+    process->ended_s = t_s;
+}
+
+static bool is_step(int64_t step) {
+  return step >= 0 && step <= COMPARE_STEP_MAX;
+}
+
+static void take_steps(struct process *process, const struct b200_log *log) {
+  process->steps = b200_zeroed(log->step_count, sizeof(*process->steps));
+  for (size_t i = 0; i < log->step_count; i++) {
+    const struct b200_log_step *step = &log->steps[i];
+    if (!is_step(step->step) || step->dur_ns < 0)
+      continue;
+    process->steps[process->step_count++] = step_of(step);
+    end_at(process, log, b200_add(step->t_ns, step->dur_ns));
+  }
+}
+
+static void take_losses(struct process *process, const struct b200_log *log) {
+  process->losses = b200_zeroed(log->loss_count, sizeof(*process->losses));
+  for (size_t i = 0; i < log->loss_count; i++) {
+    const struct b200_log_loss *loss = &log->losses[i];
+    if (!is_step(loss->step))
+      continue;
+    double t_s = seconds(loss->t_ns) - seconds(log->t_ns);
+    process->losses[process->loss_count++] = (struct compare_value){.step = loss->step,
+                                                                    .loss = loss->loss,
+                                                                    .grad_norm = loss->grad_norm,
+                                                                    .tokens_per_s = loss->tokens_per_s,
+                                                                    .t_s = t_s >= 0 ? t_s : (double)NAN,
+                                                                    .rank = (int)process->rank};
+    end_at(process, log, loss->t_ns);
+  }
+}
+
+/* What a step and an operation need is the most of a log, and is in the process now. */
+static void forget_details(struct b200_log *log) {
+  free(log->steps);
+  free(log->ops);
+  free(log->gpus);
+  free(log->losses);
+  log->steps = NULL;
+  log->ops = NULL;
+  log->gpus = NULL;
+  log->losses = NULL;
+  log->step_count = log->op_count = log->gpu_count = log->loss_count = 0;
+}
+
+static int64_t usual_flops(const struct b200_log *log) {
+  return log->step_count ? log->steps[log->step_count / 2].gemm_flops : 0;
+}
+
+static int by_rank_and_time(const void *a, const void *b) {
+  const struct compare_log_file *left = a, *right = b;
+  if (left->rank != right->rank)
+    return left->rank < right->rank ? -1 : 1;
+  if (left->unix_ns != right->unix_ns)
+    return left->unix_ns < right->unix_ns ? -1 : 1;
+  return strverscmp(left->path, right->path);
+}
+
+/* ---- ranks together */
+
+static int by_ordinal(const void *a, const void *b) {
+  const struct compare_step *left = a, *right = b;
+  return (left->step > right->step) - (left->step < right->step);
+}
+
+/* A step lasts as long as on its slowest rank; device times are of the rank on which they are longest. */
+static void merge_step(struct compare_step *into, const struct compare_step *step) {
+  double host_s = into->host_s > step->host_s ? into->host_s : step->host_s;
+  bool first = into->first || step->first, interrupted = into->interrupted || step->interrupted;
+  if (isnan(into->device_s) || step->device_s > into->device_s)
+    *into = *step;
+  into->host_s = host_s;
+  into->first = first;
+  into->interrupted = interrupted;
+}
+
+/* Appends the steps of the processes of one attempt, counted on from what is there. */
+static void add_steps(struct compare_run *run, const struct process *processes, size_t count, size_t attempt) {
+  int64_t offset = run->step_count ? run->steps[run->step_count - 1].step + 1 : 0;
+  size_t begin = run->step_count, total = begin, end = begin;
+  for (size_t i = 0; i < count; i++)
+    total += processes[i].attempt == attempt ? processes[i].step_count : 0;
+  struct compare_step *steps = b200_zeroed(total, sizeof(*steps));
+  if (begin)
+    memcpy(steps, run->steps, begin * sizeof(*steps));
+  for (size_t i = 0; i < count; i++) {
+    if (processes[i].attempt != attempt || processes[i].step_count == 0)
+      continue; /* those that do not train have none */
+    memcpy(&steps[end], processes[i].steps, processes[i].step_count * sizeof(*steps));
+    end += processes[i].step_count;
+  }
+  if (end > begin)
+    qsort(&steps[begin], end - begin, sizeof(*steps), by_ordinal);
+  size_t kept = begin;
+  for (size_t i = begin; i < end; i++) {
+    steps[i].step += offset;
+    if (kept > begin && steps[kept - 1].step == steps[i].step)
+      merge_step(&steps[kept - 1], &steps[i]);
+    else
+      steps[kept++] = steps[i];
+  }
+  free(run->steps);
+  run->steps = steps;
+  run->step_count = kept;
+}
+
+static void add_losses(struct compare_value **values, size_t *count, const struct process *process, double offset_s) {
+  for (size_t i = 0; i < process->loss_count; i++) {
+    *values = b200_grow(*values, *count, sizeof(**values));
+    (*values)[*count] = process->losses[i];
+    (*values)[(*count)++].t_s += offset_s;
+  }
+}
+
+/* ---- circumstances */
+
+static void add_text(json_t *object, const char *name, const char *text) {
+  json_object_set_new(object, name, json_string(text));
+}
+
+static void take_facts(struct compare_run *run, const struct b200_log *log) {
+  static const char *const objects[] = {"versions", "config", "nccl_env"};
+  json_object_clear(run->facts);
+  add_text(run->facts, "producer", log->producer);
+  add_text(run->facts, "gpu", log->gpu);
+  add_text(run->facts, "host", log->host);
+  for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
+    json_t *object = json_object_get(log->header, objects[i]);
+    json_object_set_new(run->facts, objects[i], json_is_object(object) ? json_incref(object) : json_object());
+  }
+}
+
+/* Processes that train before others, the library's logs before the node's, low ranks before high ones, new before old. */
+static bool says_more(const struct process *process, const struct process *other) {
+  if (process->trains != other->trains)
+    return process->trains;
+  if (process->node != other->node)
+    return other->node;
+  if (process->rank != other->rank)
+    return process->rank < other->rank;
+  return process->unix_ns > other->unix_ns;
+}
+
+static void choose_facts(struct compare_run *run, const struct process *processes) {
+  size_t best = SIZE_MAX, other = 0;
+  for (size_t i = 0; i < run->logs.log_count; i++)
+    if (run->logs.logs[i].header && (best == SIZE_MAX || says_more(&processes[i], &processes[best])))
+      best = i;
+  if (best == SIZE_MAX)
+    return;
+  take_facts(run, &run->logs.logs[best]);
+  run->world = run->logs.logs[best].world;
+  for (size_t i = 0; i < run->logs.log_count; i++) {
+    json_t *config = json_object_get(run->logs.logs[i].header, "config");
+    other += processes[i].trains && config && !json_equal(config, json_object_get(run->facts, "config"));
+  }
+  if (other)
+    compare_note(&run->notes, &run->note_count, "%zu processes ran with another configuration than rank %lld's newest",
+                 other, (long long)processes[best].rank);
+}
+
+/* The job is as long as on the rank on which it took longest. */
+static double modelled_time(const struct b200_logs *logs) {
+  int64_t longest = 0;
+  for (size_t i = 0; i < logs->log_count; i++)
+    if (logs->logs[i].node && logs->logs[i].modelled_ns > longest)
+      longest = logs->logs[i].modelled_ns;
+  return longest > 0 ? seconds(longest) : (double)NAN;
+}
+
+/* ---- reading */
+
+static bool read_process(struct compare_run *run, const struct compare_log_file *file, struct process *process) {
+  size_t before = run->logs.log_count;
+  b200_logs_add(&run->logs, file->path);
+  if (run->logs.log_count == before)
+    return false;
+  struct b200_log *log = &run->logs.logs[before];
+  process->rank = log->rank >= 0 && log->rank < INT32_MAX ? log->rank : 0;
+  process->unix_ns = log->unix_ns;
+  process->node = log->node;
+  run->modelled = run->modelled || log->node;
+  if (!log->node) {
+    take_steps(process, log);
+    take_losses(process, log);
+    run->partial = run->partial || log->partial;
+  }
+  if (run->gemm_flops == 0)
+    run->gemm_flops = usual_flops(log);
+  forget_details(log);
+  return true;
+}
+
+/* Reads the files by rank and time; returns how many are logs, processes[i] beside run->logs.logs[i]. */
+static size_t read_processes(const struct compare_log_file *files, size_t count, struct compare_run *run,
+                             struct process *processes) {
+  size_t read = 0, attempts = 0;
+  int64_t last_rank = -1;
+  for (size_t i = 0; i < count; i++) {
+    struct process *process = &processes[read];
+    if (!read_process(run, &files[i], process))
+      continue;
+    process->trains = process->step_count || process->loss_count;
+    read++;
+    if (!process->trains)
+      continue;
+    attempts = process->rank == last_rank ? attempts + 1 : 0;
+    run->ranks += process->rank != last_rank;
+    last_rank = process->rank;
+    process->attempt = attempts;
+  }
+  return read;
+}
+
+void compare_read_logs(const struct compare_log_file *files, size_t count, struct compare_run *run) {
+  struct compare_log_file *sorted = b200_zeroed(count, sizeof(*sorted));
+  struct process *processes = b200_zeroed(count, sizeof(*processes));
+  struct compare_value *values = NULL;
+  size_t value_count = 0;
+  double offset_s = 0;
+  bool more = true;
+  memcpy(sorted, files, count * sizeof(*sorted));
+  qsort(sorted, count, sizeof(*sorted), by_rank_and_time);
+  size_t read = read_processes(sorted, count, run, processes);
+  for (size_t attempt = 0; more; attempt++) {
+    double longest_s = 0;
+    more = false;
+    add_steps(run, processes, read, attempt);
+    for (size_t i = 0; i < read; i++) {
+      more = more || (processes[i].trains && processes[i].attempt > attempt);
+      if (!processes[i].trains || processes[i].attempt != attempt)
+        continue;
+      add_losses(&values, &value_count, &processes[i], offset_s);
+      longest_s = processes[i].ended_s > longest_s ? processes[i].ended_s : longest_s;
+    }
+    offset_s += longest_s;
+    run->resumes += more;
+  }
+  int resumes = run->resumes;
+  choose_facts(run, processes);
+  run->modelled_s = modelled_time(&run->logs);
+  compare_curve(values, value_count, run);
+  run->resumes = run->resumes > resumes ? run->resumes : resumes;
+  run->ended_s = offset_s > 0 ? offset_s : (double)NAN;
+  for (size_t i = 0; i < read; i++) {
+    free(processes[i].steps);
+    free(processes[i].losses);
+  }
+  for (size_t i = 0; i < run->logs.note_count; i++)
+    compare_note(&run->notes, &run->note_count, "%s", run->logs.notes[i]);
+  free(values);
+  free(processes);
+  free(sorted);
+}
