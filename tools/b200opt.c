@@ -102,13 +102,17 @@ static const struct argp common = {.options = common_options, .parser = parse_co
 const struct argp_child cmd_common[] = {{&common, 0, NULL, 0}, {0}};
 
 void cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
+  cmd_parse_or(B200_EXIT_USAGE, argp, argc, argv, flags, input);
+}
+
+void cmd_parse_or(int status, const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
   char name[64]; /* what getopt's messages begin with */
   char *verb = argv[0];
   snprintf(name, sizeof(name), "b200opt: %s", verb);
   argv[0] = name;
-  argp_err_exit_status = B200_EXIT_USAGE;
+  argp_err_exit_status = status;
   if (argp_parse(argp, argc, argv, flags | ARGP_NO_HELP, NULL, input) != 0)
-    exit(B200_EXIT_USAGE);
+    exit(status);
   argv[0] = verb;
 }
 

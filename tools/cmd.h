@@ -23,6 +23,8 @@ int cmd_dryrun(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
+int cmd_compare(int argc, char **argv);
+int cmd_ab(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_lint(int argc, char **argv);
 int cmd_sagemaker(int argc, char **argv);
@@ -35,6 +37,8 @@ _Noreturn void cmd_fail(int status, const char *format, ...) __attribute__((form
 /* argp_parse() for a verb, whose argp has cmd_common among its children: help under the name "b200opt VERB"; wrong options
    end the process with one line, status 2. ARGP_IN_ORDER in `flags` for verbs that take a command. */
 void cmd_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+/* The same with another status for wrong options. */
+void cmd_parse_or(int status, const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 
 /* The argument LOGDIR of a verb. */
 struct cmd_folder {

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/compare/compare.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose/record/reader.h"
+#include "tools/compare/parts.h"
+#include "tools/report/print.h"
+#include "tools/report/rows.h"
+
+static const char *const side_names[2] = {"baseline", "candidate"};
+
+/* ---- arms */
+
+static void take_notes(json_t *list, const char *side, const char *run, char *const *notes, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    char *note = b200_format("%s%s%s: %s", side, run ? ", " : "", run ? run : "", notes[i]);
+    json_array_append_new(list, json_string_nocheck(note));
+    free(note);
+  }
+}
+
+/* Texts of logs are not always UTF-8, which JSON has to be: bytes that are none become '?'. */
+static json_t *text_of(const char *text) {
+  json_t *value = json_string(text);
+  if (value)
+    return value;
+  char *copy = b200_format("%s", text);
+  for (char *at = copy; *at; at++)
+    if ((unsigned char)*at >= 0x80)
+      *at = '?';
+  value = json_string(copy);
+  free(copy);
+  return value;
+}
+
+static json_t *run_part(const struct compare_run *run) {
+  bool points = run->point_count > 0;
+  return json_pack("{so ss ss so sI so so sI sI sI sI si si sb sb}", "name", text_of(run->name), "source",
+                   compare_source_names[run->source], "loss_source", points ? compare_source_names[run->loss_source] : "",
+                   "loss_name", text_of(run->loss_name ? run->loss_name : ""), "points", (json_int_t)run->point_count,
+                   "first_step", points ? json_integer(run->points[0].step) : json_null(), "last_step",
+                   points ? json_integer(run->points[run->point_count - 1].step) : json_null(), "steps",
+                   (json_int_t)run->step_count, "decimals", (json_int_t)run->decimals, "world", (json_int_t)run->world,
+                   "ranks", (json_int_t)run->ranks, "loss_ranks", run->loss_ranks, "resumes", run->resumes, "partial",
+                   run->partial, "virtual_node", run->modelled);
+}
+
+static json_t *arm_part(const struct compare_arm *arm, const char *name) {
+  json_t *runs = json_array();
+  for (size_t i = 0; i < arm->run_count; i++)
+    json_array_append_new(runs, run_part(&arm->runs[i]));
+  return json_pack("{so so so}", "name", text_of(name), "path", text_of(arm->path ? arm->path : ""), "runs", runs);
+}
+
+static json_t *all_notes(const struct compare_arm *const arms[2]) {
+  json_t *list = json_array();
+  for (int side = 0; side < 2; side++) {
+    take_notes(list, side_names[side], NULL, arms[side]->notes, arms[side]->note_count);
+    for (size_t i = 0; i < arms[side]->run_count; i++) {
+      const struct compare_run *run = &arms[side]->runs[i];
+      take_notes(list, side_names[side], run->name, run->notes, run->note_count);
+    }
+  }
+  return list;
+}
+
+/* ---- pairs */
+
+struct match {
+  const struct compare_run *a, *b;
+};
+
+static const struct compare_run *run_named(const struct compare_arm *arm, const char *name) {
+  for (size_t i = 0; i < arm->run_count; i++)
+    if (strcmp(arm->runs[i].name, name) == 0)
+      return &arm->runs[i];
+  return NULL;
+}
+
+/* Runs with equal names; when there are none, the first with the first and so on. Returns how many pairs have losses. */
+static size_t match_runs(const struct compare_arm *const arms[2], struct match *matches) {
+  size_t count = 0, common = 0;
+  for (size_t i = 0; i < arms[0]->run_count; i++)
+    common += run_named(arms[1], arms[0]->runs[i].name) != NULL;
+  for (size_t i = 0; i < arms[0]->run_count; i++) {
+    const struct compare_run *a = &arms[0]->runs[i];
+    const struct compare_run *b = common ? run_named(arms[1], a->name) : i < arms[1]->run_count ? &arms[1]->runs[i] : NULL;
+    if (b && a->point_count && b->point_count)
+      matches[count++] = (struct match){a, b};
+  }
+  return count;
+}
+
+/* The floor that the A/A arms show; NAN when they are too few. `pairs`: how many there are. */
+static double measured_floor(const struct compare_settings *settings, size_t *pairs) {
+  double *gaps = NULL;
+  *pairs = 0;
+  for (size_t i = 0; i < settings->aa_count; i++) {
+    const struct compare_arm *arm = &settings->aa[i];
+    for (size_t j = 1; j < arm->run_count; j++) {
+      struct loss_pair pair;
+      const struct compare_run *a = &arm->runs[0], *b = &arm->runs[j];
+      struct loss_settings plain = {.margin_percent = 1, .floor_percent = 0};
+      loss_compare(a->points, a->point_count, b->points, b->point_count, &plain, &pair, NULL);
+      if (!isfinite(pair.gap_percent))
+        continue;
+      gaps = b200_grow(gaps, *pairs, sizeof(*gaps));
+      gaps[(*pairs)++] = pair.gap_percent;
+    }
+  }
+  double floor_percent = loss_floor(gaps, *pairs);
+  free(gaps);
+  return floor_percent;
+}
+
+/* ---- loss */
+
+static json_t *pair_part(const struct loss_pair *pair, const struct match *match, json_t *curve) {
+  json_t *part =
+      json_pack("{so so ss ss ss so so so so so}", "baseline", text_of(match->a->name), "candidate", text_of(match->b->name),
+                "verdict", loss_verdict_names[pair->verdict], "reason", loss_reason_texts[pair->reason], "speaks_of",
+                "this pair", "gap_percent", compare_real(pair->gap_percent), "half_width_percent",
+                compare_real(pair->half_width_percent), "margin_percent", compare_real(pair->margin_percent),
+                "floor_percent", compare_real(pair->floor_percent), "curve", curve);
+  const struct {
+    const char *name;
+    double value;
+  } numbers[] = {
+      {"overlap", pair->overlap},
+      {"correlation_early", pair->correlation_early},
+      {"correlation_late", pair->correlation_late},
+      {"start_percent", pair->start_percent},
+      {"loss_baseline", pair->loss_a},
+      {"loss_candidate", pair->loss_b},
+      {"by_blocks_percent", pair->by_blocks_percent},
+      {"by_ar1_percent", pair->by_ar1_percent},
+      {"sd_percent", pair->sd_percent},
+      {"lag1", pair->lag1},
+      {"above_best_percent", pair->above_best_percent},
+      {"slope_percent", pair->slope_percent},
+      {"slope_t", pair->slope_t},
+      {"lag_steps", pair->lag_steps},
+      {"largest_gap_percent", pair->largest_gap_percent},
+      {"norm_ratio", pair->norm_ratio},
+  };
+  for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+    json_object_set_new(part, numbers[i].name, compare_real(numbers[i].value));
+  const struct {
+    const char *name;
+    int64_t value;
+  } counts[] = {
+      {"points_baseline", (int64_t)pair->count_a},
+      {"points_candidate", (int64_t)pair->count_b},
+      {"common", (int64_t)pair->common},
+      {"window", (int64_t)pair->window},
+      {"window_from", pair->window_from},
+      {"steps_advised", (int64_t)pair->steps_advised},
+      {"steps_needed", (int64_t)pair->steps_needed},
+      {"pairs_needed", (int64_t)pair->pairs_needed},
+      {"largest_gap_step", pair->largest_gap_step},
+      {"longest_sign_run", (int64_t)pair->longest_sign_run},
+      {"spikes_baseline", (int64_t)pair->spikes_a},
+      {"spikes_candidate", (int64_t)pair->spikes_b},
+      {"spikes_only_candidate", (int64_t)pair->spikes_only_b},
+      {"first_nonfinite_baseline", pair->first_nonfinite_a},
+      {"first_nonfinite_candidate", pair->first_nonfinite_b},
+  };
+  for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+    json_object_set_new(part, counts[i].name, json_integer(counts[i].value));
+  const struct {
+    const char *name;
+    bool value;
+  } flags[] = {
+      {"identical", pair->identical},         {"short_run", pair->short_run}, {"start_differs", pair->start_differs},
+      {"floor_assumed", pair->floor_assumed}, {"growing", pair->growing},     {"below_advised", pair->below_advised},
+  };
+  for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+    json_object_set_new(part, flags[i].name, json_boolean(flags[i].value));
+  return part;
+}
+
+/* Fills `pairs` and returns the list of their parts. */
+static json_t *compare_pairs(const struct match *matches, size_t count, const struct loss_settings *settings,
+                             struct loss_pair *pairs) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < count; i++) {
+    const struct compare_run *a = matches[i].a, *b = matches[i].b;
+    struct loss_series series = {0};
+    loss_compare(a->points, a->point_count, b->points, b->point_count, settings, &pairs[i], &series);
+    json_array_append_new(list, pair_part(&pairs[i], &matches[i], compare_curve(&series)));
+    loss_series_free(&series);
+  }
+  return list;
+}
+
+static json_t *loss_part(const struct loss_summary *summary, json_t *pairs, size_t aa_pairs, bool floor_told) {
+  const char *floor = aa_pairs >= LOSS_FLOOR_PAIRS ? "measured" : floor_told ? "given" : "assumed";
+  return json_pack("{ss ss sI sI sb sb sb sb so so so so ss sI sI sI so}", "verdict", loss_verdict_names[summary->verdict],
+                   "reason", loss_reason_texts[summary->reason], "pair_count", (json_int_t)summary->pairs, "decisive",
+                   (json_int_t)summary->decisive, "recipe", summary->recipe, "short_run", summary->short_run,
+                   "start_differs", summary->start_differs, "identical", summary->identical, "gap_percent",
+                   compare_real(summary->gap_percent), "half_width_percent", compare_real(summary->half_width_percent),
+                   "margin_percent", compare_real(summary->margin_percent), "spread_percent",
+                   compare_real(summary->spread_percent), "floor_source", floor, "aa_pairs", (json_int_t)aa_pairs,
+                   "steps_needed", (json_int_t)summary->steps_needed, "pairs_needed", (json_int_t)summary->pairs_needed,
+                   "pairs", pairs);
+}
+
+/* null when no pair has losses on both sides. */
+static json_t *make_loss(const struct compare_arm *const arms[2], const struct compare_settings *settings,
+                         struct loss_summary *summary, struct match *first) {
+  struct match *matches = b200_zeroed(arms[0]->run_count + 1, sizeof(*matches));
+  size_t count = match_runs(arms, matches), aa_pairs;
+  double floor_percent = measured_floor(settings, &aa_pairs);
+  bool told = isnan(floor_percent) && isfinite(settings->floor_percent);
+  struct loss_settings plain = {.margin_percent = settings->margin_percent,
+                                .floor_percent = told ? settings->floor_percent : floor_percent};
+  struct loss_pair *pairs = b200_zeroed(count + 1, sizeof(*pairs));
+  json_t *part = json_null();
+  if (count) {
+    json_t *list = compare_pairs(matches, count, &plain, pairs);
+    loss_summarise(pairs, count, summary);
+    part = loss_part(summary, list, aa_pairs, told);
+    *first = matches[0];
+  }
+  free(pairs);
+  free(matches);
+  return part;
+}
+
+/* ---- the verdict */
+
+static const char *const tones[LOSS_VERDICT_COUNT] = {
+    [LOSS_EQUIVALENT] = "good",     [LOSS_BETTER] = "good",  [LOSS_WORSE] = "bad",
+    [LOSS_INCONCLUSIVE] = "unsure", [LOSS_INVALID] = "none", [LOSS_DIVERGED] = "bad",
+};
+
+static char *plain_interval(const struct loss_summary *summary) {
+  return b200_format("the gap is %+.3f %% +- %.3f %%, the margin %.3g %%", summary->gap_percent, summary->half_width_percent,
+                     summary->margin_percent);
+}
+
+/* What the losses say, as one line. */
+static char *loss_says(const struct loss_summary *summary, const json_t *pair) {
+  char *interval = plain_interval(summary), *text;
+  const char *reason = loss_reason_texts[summary->reason];
+  if (summary->identical)
+    text = b200_format("all %" PRId64 " common losses are the same numbers", report_number(pair, "common"));
+  else if (summary->verdict == LOSS_INVALID || summary->verdict == LOSS_DIVERGED)
+    text = b200_format("%s", reason);
+  else if (summary->reason == LOSS_BY_LENGTH || !isfinite(summary->gap_percent))
+    text = b200_format("%s: %" PRId64 " common steps", reason, report_number(pair, "common"));
+  else if (summary->verdict == LOSS_INCONCLUSIVE && summary->reason != LOSS_BY_INTERVAL)
+    text = b200_format("%s; %s", interval, reason);
+  else if (summary->verdict == LOSS_INCONCLUSIVE)
+    text = b200_format("%s, and the interval crosses it", interval);
+  else
+    text = b200_format("%s", interval);
+  free(interval);
+  return text;
+}
+
+static void add_line(json_t *list, char *line) {
+  json_array_append_new(list, text_of(line));
+  free(line);
+}
+
+/* What the reader of the verdict must know besides. */
+static void add_loss_warnings(json_t *also, const struct loss_summary *summary, const json_t *loss, const json_t *pair) {
+  if (summary->verdict == LOSS_INCONCLUSIVE && summary->steps_needed)
+    add_line(also, b200_format("about %zu steps in all would decide", summary->steps_needed));
+  if (summary->verdict == LOSS_INCONCLUSIVE && summary->pairs_needed)
+    add_line(also, b200_format("about %zu pairs of runs with different seeds would decide", summary->pairs_needed));
+  if (summary->short_run && summary->verdict == LOSS_EQUIVALENT)
+    add_line(also,
+             b200_format("equivalent at %" PRId64 " steps: below %d a recipe that gets worse later can still look equal",
+                         report_number(pair, "common"), LOSS_SURE_STEPS));
+  if (summary->start_differs)
+    add_line(also, b200_format("the first steps differ by more than rounding does: start or configuration differs, or the "
+                               "recipe is broken"));
+  if (summary->verdict == LOSS_INVALID || summary->verdict == LOSS_DIVERGED || summary->identical)
+    return;
+  if (summary->floor_assumed)
+    add_line(also,
+             b200_format("how much repeated runs differ was not measured (--aa): %.3g %% is assumed", LOSS_ASSUMED_FLOOR));
+  if (summary->recipe)
+    add_line(also, b200_format("%zu pairs: this speaks of the recipe", summary->pairs));
+  else
+    add_line(also, b200_format("this speaks of %s, not of the recipe: that takes %d pairs with different seeds",
+                               summary->pairs == 1 ? "this run" : "these runs", LOSS_RECIPE_PAIRS));
+  (void)loss;
+}
+
+/* Of the clock that counts. */
+static char *speed_says(const json_t *throughput) {
+  const json_t *clock = json_array_get(json_object_get(throughput, "clocks"), 0);
+  const char *verdict = report_string(clock, "verdict"), *label = report_string(clock, "label");
+  if (!clock)
+    return b200_format("throughput is not compared: %s", report_string(throughput, "why_not"));
+  double ratio = report_real(clock, "ratio"), low = report_real(clock, "low"), high = report_real(clock, "high");
+  if (!json_is_number(json_object_get(clock, "ratio")))
+    return b200_format("throughput is not known: too few ordinary steps (%s)", label);
+  if (strcmp(verdict, speed_verdict_names[SPEED_UNKNOWN]) == 0)
+    return b200_format("the candidate is %.3f times as fast, too few steps for an interval (%s)", ratio, label);
+  if (strcmp(verdict, speed_verdict_names[SPEED_NO_DIFFERENCE]) == 0)
+    return b200_format("no measurable difference in speed (could have seen %.2g %%; %s)",
+                       report_real(clock, "could_have_seen_percent"), label);
+  return b200_format("the candidate is %.3f times as fast [%.3f, %.3f] (%s)", ratio, low, high, label);
+}
+
+static json_t *verdict_part(enum loss_verdict verdict, char *says, json_t *also) {
+  json_t *part = json_pack("{ss si ss so so}", "name", loss_verdict_names[verdict], "exit", loss_verdict_exit(verdict),
+                           "tone", tones[verdict], "says", text_of(says), "also", also);
+  free(says);
+  return part;
+}
+
+/* A candidate whose loss is no number has failed whatever else differs; then comes what makes comparing meaningless. */
+static json_t *make_verdict(const json_t *comparison, const struct loss_summary *summary, bool has_loss,
+                            const struct compare_failure *failures, size_t failure_count) {
+  const json_t *loss = json_object_get(comparison, "loss"), *pairs = json_object_get(loss, "pairs");
+  const json_t *pair = json_array_get(pairs, summary->decisive);
+  json_t *also = json_array();
+  bool diverged = has_loss && summary->verdict == LOSS_DIVERGED;
+  char *failed = compare_checks_failed(json_object_get(comparison, "checks"));
+  enum loss_verdict verdict = has_loss ? summary->verdict : LOSS_INVALID;
+  char *says = has_loss ? loss_says(summary, pair) : b200_format("there are no losses on both sides");
+  if (failure_count || failed) {
+    char *line = failure_count
+                     ? b200_format("%s of the %s ended with %s", failures[0].run, failures[0].side, failures[0].status)
+                     : b200_format("%s", failed);
+    char *first = diverged ? says : line, *second = diverged ? line : says;
+    says = first;
+    add_line(also, second);
+    verdict = diverged ? verdict : LOSS_INVALID;
+  }
+  free(failed);
+  add_line(also, speed_says(json_object_get(comparison, "throughput")));
+  if (has_loss)
+    add_loss_warnings(also, summary, loss, pair);
+  return verdict_part(verdict, says, also);
+}
+
+/* ---- the whole */
+
+static json_t *failures_part(const struct compare_failure *failures, size_t count) {
+  json_t *rows = json_array();
+  for (size_t i = 0; i < count; i++)
+    json_array_append_new(rows, json_pack("{ss so so}", "side", failures[i].side, "run", text_of(failures[i].run), "status",
+                                          text_of(failures[i].status)));
+  return rows;
+}
+
+json_t *compare_make(const struct compare_arm *const arms[2], const char *const names[2],
+                     const struct compare_settings *settings, const struct compare_failure *failures, size_t failure_count) {
+  struct loss_summary summary = {.verdict = LOSS_INVALID};
+  struct match first = {0};
+  json_t *comparison = json_pack("{si ss sn}", "format", 1, "b200opt", B200_VERSION, "verdict");
+  for (int side = 0; side < 2; side++)
+    json_object_set_new(comparison, side_names[side], arm_part(arms[side], names[side]));
+  json_t *throughput = compare_throughput(arms, settings->price_per_hour);
+  json_object_set_new(comparison, "price_per_hour", compare_real(settings->price_per_hour));
+  json_object_set_new(comparison, "failed", failures_part(failures, failure_count));
+  json_object_set_new(comparison, "checks", compare_checks(arms));
+  json_object_set_new(comparison, "loss", make_loss(arms, settings, &summary, &first));
+  json_object_set_new(comparison, "throughput", throughput);
+  json_object_set_new(comparison, "time_to_loss",
+                      first.a ? compare_time_to_loss(first.a, first.b, throughput, settings->price_per_hour) : json_null());
+  json_object_set_new(comparison, "communication", compare_communication(arms));
+  json_object_set_new(comparison, "memory", compare_memory(arms));
+  json_object_set_new(comparison, "gemms", compare_gemms(arms));
+  json_object_set_new(comparison, "environment", compare_environment(arms));
+  json_object_set_new(comparison, "notes", all_notes(arms));
+  json_object_set_new(comparison, "verdict", make_verdict(comparison, &summary, first.a != NULL, failures, failure_count));
+  return comparison;
+}
+
+int compare_exit(const json_t *comparison) {
+  return (int)report_number(json_object_get(comparison, "verdict"), "exit");
+}
