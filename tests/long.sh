@@ -18,6 +18,7 @@
 #   kill   120 jobs killed at random moments: their logs can be read               10 minutes
 #   timing-faults  every call of the timing made to fail, exits at random moments  10 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
+#   ledger every client with every allocator of PyTorch: the ledger is the node's own count after each step  20 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
 #   demo-faults  300 faults in the demo job, bare and with the library; 100 while it converts  80 minutes
@@ -80,6 +81,10 @@ case ${1:-} in
   overlap)
     tools/setup --tests
     B200_TEST_PROGRAMS=2000000 exec build/release/tests/unit/unit_comm_overlap_random
+    ;;
+  ledger)
+    tools/setup --tests
+    B200_LONG=1 B200_BUILD=$PWD/build/release exec .venv/bin/python -B -m pytest -q -rs -p no:cacheprovider tests/ledger
     ;;
   faults)
     tools/setup --tests
