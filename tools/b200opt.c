@@ -22,6 +22,8 @@ static const struct verb {
     {"report", cmd_report, "say what a job did, from its logs"},
     {"trace", cmd_trace, "write a timeline of all ranks that ui.perfetto.dev opens, from a job's logs"},
     {"replay", cmd_replay, "run recorded device allocations through allocation policies, without a GPU"},
+    {"compare", cmd_compare, "say whether one run was faster than another and whether its loss suffered"},
+    {"ab", cmd_ab, "run a job in two arms, alternating, and compare them"},
     {"doctor", cmd_doctor, "say whether the library works here, or in a running process"},
     {"lint", cmd_lint, "check variables and rules, and show what they do with GEMMs"},
     {"sagemaker", cmd_sagemaker, "write what Amazon SageMaker wants to be told"},

@@ -7,7 +7,7 @@
 shown=0
 "$command" --version | grep -Eqx 'b200opt [0-9]+\.[0-9]+\.[0-9]+' || fail "--version: $("$command" --version)"
 "$command" --help >overview || fail "--help: exit status"
-for verb in run dryrun report trace replay doctor lint sagemaker; do
+for verb in run dryrun report trace replay compare ab doctor lint sagemaker; do
   grep -q "^  $verb " overview || fail "--help does not name $verb"
   "$command" $verb --help >help 2>err || fail "$verb --help: exit status"
   [ ! -s err ] || fail "$verb --help writes to stderr"
@@ -24,7 +24,7 @@ for verb in run dryrun report trace replay doctor lint sagemaker; do
     "$command" $verb $option 2>&1 </dev/null | grep -q "unrecognized option" && fail "$verb does not know its $option"
   done
 done
-[ "$shown" = 24 ] || fail "the verbs show $shown options, not 24"
+[ "$shown" = 44 ] || fail "the verbs show $shown options, not 44"
 "$command" run --no-such-option 2>&1 | grep -q "unrecognized option '--no-such-option'" || fail "unknown options are not found"
 
 [ "$failed" = 0 ] || echo "$failed failed"

@@ -14,6 +14,7 @@ printf 'B200OPT_MEMRY=off\nB200OPT_LOG_MAX_MB=big\nnonsense\n' >bad.conf
 printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,alloc,0x1,1,0\n' >rmm.csv
 printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,allocate,0x1,1,0\n' >rmm0.csv
 echo 'echo ran' >script
+printf 'step,loss\n1,2.5\n2,2.4\n' >a.csv
 chmod 644 script
 cp -r good "with blank/"
 mkdir -p complete
@@ -46,8 +47,8 @@ row() {
 
 good=good/bin/b200opt
 # arguments
-row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, replay, doctor, lint, sagemaker); see b200opt --help\n'
-row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, replay, doctor, lint, sagemaker); see b200opt --help\n"
+row 2 "$good" 'b200opt: a verb is missing (run, dryrun, report, trace, replay, compare, ab, doctor, lint, sagemaker); see b200opt --help\n'
+row 2 "$good rnu" "b200opt: unknown verb 'rnu' (run, dryrun, report, trace, replay, compare, ab, doctor, lint, sagemaker); see b200opt --help\n"
 row 2 "$good run" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run A=1 --" 'b200opt: run: a command is missing; see b200opt run --help\n'
 row 2 "$good run --gpus 2 -- true" "b200opt: run: unrecognized option '--gpus'\n"
@@ -87,6 +88,27 @@ row 3 "$good replay logs" "b200opt: replay: 'logs' has no recorded allocations (
 row 3 "$good replay rmm0.csv >/dev/full" "b200opt: replay: standard output cannot be written\n"
 row 3 "$good replay rmm0.csv --rmm-csv /dev/full" "b200opt: replay: cannot write '/dev/full': No space left on device\n"
 row 3 "$good replay rmm0.csv --rmm-csv no/out" "b200opt: replay: cannot write 'no/out': No such file or directory\n"
+row 64 "$good compare" "b200opt: compare: the baseline is missing; see b200opt compare --help\n"
+row 64 "$good compare a" "b200opt: compare: the candidate is missing; see b200opt compare --help\n"
+row 64 "$good compare a b c" \
+  "b200opt: compare: a baseline and a candidate are enough, 'c' is too much; see b200opt compare --help\n"
+row 64 "$good compare --xml a b" "b200opt: compare: unrecognized option '--xml'\n"
+row 64 "$good compare --margin 0 a b" "b200opt: compare: --margin: '0' is not accepted (accepted: a number above 0)\n"
+row 64 "$good compare --floor -1 a b" "b200opt: compare: --floor: '-1' is not accepted (accepted: a number from 0)\n"
+row 64 "$good compare --price-per-hour 1x a b" \
+  "b200opt: compare: --price-per-hour: '1x' is not accepted (accepted: a number above 0)\n"
+row 3 "$good compare nowhere logs" "b200opt: compare: nowhere: No such file or directory\n"
+row 3 "$good compare a.csv a.csv --html no/out.html" "b200opt: compare: cannot write 'no/out.html': No such file or directory\n"
+row 3 "$good compare a.csv a.csv >/dev/full" "b200opt: compare: standard output cannot be written\n"
+row 64 "$good ab" "b200opt: ab: what to compare is missing (--arm NAME: twice); see b200opt ab --help\n"
+row 64 "$good ab --arm a: -- true" "b200opt: ab: an arm is missing (--arm NAME: twice); see b200opt ab --help\n"
+row 64 "$good ab --arm a: --arm b:" "b200opt: ab: a command is missing; see b200opt ab --help\n"
+row 64 "$good ab --arm a: --arm a: -- true" "b200opt: ab: --arm: both arms are called 'a'\n"
+row 64 "$good ab --arm a: --arm b: --arm c: -- true" "b200opt: ab: --arm: two arms are compared, 'c:' is too much\n"
+row 64 "$good ab --arm ../a: --arm b: -- true" \
+  "b200opt: ab: --arm: '../a:' is not accepted (accepted: a name of letters, digits, . _ - + and a colon)\n"
+row 64 "$good ab --runs 0 --arm a: --arm b: -- true" "b200opt: ab: --runs: '0' is not accepted (accepted: 1..1000)\n"
+row 64 "$good ab --gpus 2 --arm a: --arm b: -- true" "b200opt: ab: --gpus goes with --dryrun; see b200opt ab --help\n"
 row 2 "$good doctor -x" "b200opt: doctor: invalid option -- 'x'\n"
 row 2 "$good doctor --pid abc" "b200opt: doctor: --pid: 'abc' is not a process id\n"
 row 2 "$good doctor --pid -1" "b200opt: doctor: --pid: '-1' is not a process id\n"

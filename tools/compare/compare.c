@@ -191,7 +191,7 @@ static json_t *compare_pairs(const struct match *matches, size_t count, const st
     const struct compare_run *a = matches[i].a, *b = matches[i].b;
     struct loss_series series = {0};
     loss_compare(a->points, a->point_count, b->points, b->point_count, settings, &pairs[i], &series);
-    json_array_append_new(list, pair_part(&pairs[i], &matches[i], compare_curve(&series)));
+    json_array_append_new(list, pair_part(&pairs[i], &matches[i], compare_columns(&series)));
     loss_series_free(&series);
   }
   return list;

@@ -19,6 +19,15 @@ static bool is_known(const json_t *object, const char *name) {
   return json_is_number(json_object_get(object, name));
 }
 
+/* With so many digits that tables stay readable; null stays null. */
+static json_t *rounded(double value) {
+  char text[32];
+  if (!isfinite(value))
+    return json_null();
+  snprintf(text, sizeof(text), "%.4g", value);
+  return json_real(strtod(text, NULL));
+}
+
 static void section(struct page *page, const char *title, const char *says) {
   page_tags(page, "\n<section><h2>");
   page_text(page, "%s", title);
@@ -181,7 +190,7 @@ static void gap_legend(struct page *page, const void *data) {
     page_tags(page, "<span><i class=\"swatch margin\"></i>margin</span>");
 }
 
-/* Columns of a curve, as compare_curve() writes them. */
+/* Columns of a curve, as compare_columns() writes them. */
 enum { STEP, A_LOW, A_HIGH, A, B_LOW, B_HIGH, B, GAP_LOW, GAP_HIGH, GAP };
 
 static const json_t *curve_rows(const json_t *pair) {
@@ -360,6 +369,40 @@ static void write_loss(struct page *page, const json_t *comparison) {
 
 /* ---- speed */
 
+static json_t *milliseconds(const json_t *object, const char *name) {
+  return is_known(object, name) ? rounded(1e3 * report_real(object, name)) : json_null();
+}
+
+static void clock_row(json_t *rows, const char *name, const json_t *sides[2], const char *key, bool seconds) {
+  json_t *values[2];
+  for (int side = 0; side < 2; side++)
+    values[side] = seconds ? milliseconds(sides[side], key) : json_deep_copy(json_object_get(sides[side], key));
+  if (json_is_null(values[0]) && json_is_null(values[1])) {
+    json_decref(values[0]);
+    json_decref(values[1]);
+    return;
+  }
+  json_array_append_new(rows, json_pack("[soo]", name, values[0], values[1]));
+}
+
+static void write_clock_table(struct page *page, const json_t *clock) {
+  const json_t *sides[2] = {json_object_get(clock, "baseline"), json_object_get(clock, "candidate")};
+  bool tokens = strstr(report_string(clock, "measure"), "per token") != NULL;
+  json_t *rows = json_array(), *table;
+  clock_row(rows, tokens ? "steady, us per token" : "steady step, ms", sides, "steady_s", true);
+  clock_row(rows, "95th percentile, ms", sides, "p95_s", true);
+  clock_row(rows, "end to end, ms a step", sides, "end_to_end_s", true);
+  clock_row(rows, "steps", sides, "steps", false);
+  clock_row(rows, "warm-up left out", sides, "warm_up", false);
+  clock_row(rows, "exceptional steps", sides, "exceptional", false);
+  clock_row(rows, "tokens per second", sides, "tokens_per_s", false);
+  clock_row(rows, "cost of 1,000 steps", sides, "cost_per_1000_steps", false);
+  clock_row(rows, "tokens per unit of money", sides, "tokens_per_unit", false);
+  table = json_pack("{s[sss] so}", "columns", report_string(clock, "label"), "baseline", "candidate", "rows", rows);
+  page_data(page, report_string(clock, "measure"), table);
+  json_decref(table);
+}
+
 static void write_histogram(struct page *page, const json_t *clock) {
   char title[160], note[160];
   const json_t *histogram = json_object_get(clock, "histogram"), *rows = json_object_get(histogram, "rows");
@@ -389,46 +432,16 @@ static void write_histogram(struct page *page, const json_t *clock) {
   snprintf(note, sizeof(note), "%lld and %lld slower steps are beyond the right edge.",
            (long long)json_integer_value(json_array_get(clipped, 0)),
            (long long)json_integer_value(json_array_get(clipped, 1)));
-  page_tags(page, "<p class=\"soft\">Dashed: the steady step.");
+  page_tags(page, "<p class=\"soft\">");
+  page_text(page, "Dashed: the steady step, %.4g ms of the candidate and %.4g ms of the baseline.",
+            1e3 * report_real(json_object_get(clock, "candidate"), "steady_s"),
+            1e3 * report_real(json_object_get(clock, "baseline"), "steady_s"));
   if (json_integer_value(json_array_get(clipped, 0)) + json_integer_value(json_array_get(clipped, 1)))
     page_text(page, " %s", note);
   page_tags(page, "</p>");
+  write_clock_table(page, clock);
   page_data(page, "step times", histogram);
   page_figure_end(page);
-}
-
-static json_t *milliseconds(const json_t *object, const char *name) {
-  return is_known(object, name) ? json_real(1e3 * report_real(object, name)) : json_null();
-}
-
-static void clock_row(json_t *rows, const char *name, const json_t *sides[2], const char *key, bool seconds) {
-  json_t *values[2];
-  for (int side = 0; side < 2; side++)
-    values[side] = seconds ? milliseconds(sides[side], key) : json_deep_copy(json_object_get(sides[side], key));
-  if (json_is_null(values[0]) && json_is_null(values[1])) {
-    json_decref(values[0]);
-    json_decref(values[1]);
-    return;
-  }
-  json_array_append_new(rows, json_pack("[soo]", name, values[0], values[1]));
-}
-
-static void write_clock_table(struct page *page, const json_t *clock) {
-  const json_t *sides[2] = {json_object_get(clock, "baseline"), json_object_get(clock, "candidate")};
-  bool tokens = strstr(report_string(clock, "measure"), "per token") != NULL;
-  json_t *rows = json_array(), *table;
-  clock_row(rows, tokens ? "steady, us per token" : "steady step, ms", sides, "steady_s", true);
-  clock_row(rows, "95th percentile, ms", sides, "p95_s", true);
-  clock_row(rows, "end to end, ms a step", sides, "end_to_end_s", true);
-  clock_row(rows, "steps", sides, "steps", false);
-  clock_row(rows, "warm-up left out", sides, "warm_up", false);
-  clock_row(rows, "exceptional steps", sides, "exceptional", false);
-  clock_row(rows, "tokens per second", sides, "tokens_per_s", false);
-  clock_row(rows, "cost of 1,000 steps", sides, "cost_per_1000_steps", false);
-  clock_row(rows, "tokens per unit of money", sides, "tokens_per_unit", false);
-  table = json_pack("{s[sss] so}", "columns", report_string(clock, "label"), "baseline", "candidate", "rows", rows);
-  page_table(page, report_string(clock, "measure"), table);
-  json_decref(table);
 }
 
 static const struct {
@@ -481,11 +494,11 @@ static void write_levels(struct page *page, const json_t *time) {
   const json_t *level;
   bool priced = is_known(json_array_get(json_object_get(time, "levels"), 0), "baseline_cost");
   json_array_foreach(json_object_get(time, "levels"), i, level) {
-    json_t *row = json_pack("[ffff]", report_real(level, "level"), report_real(level, "baseline_s"),
-                            report_real(level, "candidate_s"), report_real(level, "speedup"));
+    json_t *row = json_pack("[fooo]", report_real(level, "level"), rounded(report_real(level, "baseline_s")),
+                            rounded(report_real(level, "candidate_s")), rounded(report_real(level, "speedup")));
     if (priced) {
-      json_array_append_new(row, json_real(report_real(level, "baseline_cost")));
-      json_array_append_new(row, json_real(report_real(level, "candidate_cost")));
+      json_array_append_new(row, rounded(report_real(level, "baseline_cost")));
+      json_array_append_new(row, rounded(report_real(level, "candidate_cost")));
     }
     json_array_append_new(rows, row);
   }
@@ -517,7 +530,8 @@ static void write_speed(struct page *page, const json_t *comparison) {
   json_array_foreach(clocks, i, clock) {
     if (json_is_object(json_object_get(clock, "histogram")))
       write_histogram(page, clock);
-    write_clock_table(page, clock);
+    else
+      write_clock_table(page, clock);
   }
   if (json_is_object(json_object_get(comparison, "time_to_loss")))
     write_levels(page, json_object_get(comparison, "time_to_loss"));

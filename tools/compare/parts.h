@@ -29,10 +29,10 @@ json_t *compare_environment(const struct compare_arm *const arms[2]);
 json_t *compare_memory(const struct compare_arm *const arms[2]); /* null without logs */
 json_t *compare_gemms(const struct compare_arm *const arms[2]);  /* null without logs */
 
-/* ---- curves.c: thinned for drawing */
+/* ---- columns.c: thinned for drawing */
 
 /* Both curves and their gap over the common steps. */
-json_t *compare_curve(const struct loss_series *series);
+json_t *compare_columns(const struct loss_series *series);
 /* Shares of times per bin, both sides on the same bins: columns from, to, baseline, candidate; `clipped` times above. */
 json_t *compare_histogram(const double *const seconds[2], const size_t counts[2]);
 /* Blocked and hidden communication per timed step of both sides; null when neither has it. */

@@ -44,7 +44,7 @@ static struct column column_of(const double *raw, const double *smooth, size_t c
   return column;
 }
 
-json_t *compare_curve(const struct loss_series *series) {
+json_t *compare_columns(const struct loss_series *series) {
   size_t columns = series->count < COMPARE_COLUMNS ? series->count : COMPARE_COLUMNS;
   json_t *rows = json_array();
   for (size_t i = 0; i < columns; i++) {
