@@ -12,7 +12,7 @@
 #define START_LAST_STEP 10 /* a log that begins later, or is too coarse, says nothing about the start */
 #define EARLY_FROM 20      /* common steps whose noise is compared: before them the curve falls too steeply … */
 #define EARLY_TO 220       /* … and after them runs on the same data have drifted apart */
-#define NOISE_LEAST 30     /* fewer values have no correlation worth a verdict */
+#define NOISE_LEAST 60     /* fewer values have no correlation worth a verdict */
 #define SPIKE_SD 4
 #define SLOPE_T_SEEN 2 /* below, the baseline's loss does not fall: no lag in steps */
 #define PAIRS_MOST 1000
@@ -231,7 +231,7 @@ static void measure(const struct loss_series *series, double *work, struct loss_
 
   pair->above_best_percent = above_best(series->b, count, pair->window);
   pair->correlation_early = noise_correlation(series, EARLY_FROM, least(count, EARLY_TO), work);
-  pair->correlation_late = noise_correlation(series, from, count, work);
+  pair->correlation_late = noise_correlation(series, most(from, EARLY_FROM), count, work);
   pair->start_percent = start_difference(series);
   pair->start_differs = pair->start_percent > threshold(LOSS_T_SAME_START);
 

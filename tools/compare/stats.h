@@ -19,7 +19,7 @@
 
 /* Student's t. pre of the quantile: 0 < p < 1; of both: freedom > 0, not necessarily whole; else NAN.
    Regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8, 26.7.1); the quantile is its
-   inverse by bisection. Relative error below 1e-9 for freedom >= 1. */
+   inverse by bisection. Relative error below 1e-8 for 1 <= freedom <= 1e6. */
 double stats_t_probability(double t, double freedom);
 double stats_t_quantile(double p, double freedom);
 
