@@ -56,7 +56,8 @@ def parse_args():
     p.add_argument("--optim", choices=["default", "foreach", "fused"], default="default", help="AdamW's implementation")
     p.add_argument("--lr", type=float, default=3e-4)
     p.add_argument("--clip", type=float, default=1.0, help="largest gradient norm")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", type=int, default=0, help="of the initial weights, the dropout and the data")
+    p.add_argument("--data-seed", type=int, help="of the order of the data, if it is to be another one")
     p.add_argument("--compile", action="store_true", help="torch.compile the model")
     p.add_argument("--eval-every", type=int, default=0, help="steps between two evaluations (default: none)")
     p.add_argument("--text-mb", type=float, default=2.0, help="how much text to read")
@@ -125,7 +126,8 @@ def read_text(megabytes):
 
 def get_batch(text, args, step, micro, rank, world, device):
     """Sequences of this rank. They depend on the seed and the step only, so a resumed run sees what it would have seen."""
-    g = torch.Generator().manual_seed((args.seed + 1) * 1_000_003 + step * args.accum + micro)
+    seed = args.seed if args.data_seed is None else args.data_seed
+    g = torch.Generator().manual_seed((seed + 1) * 1_000_003 + step * args.accum + micro)
     starts = torch.randint(len(text) - args.seq - 1, (world * args.batch,), generator=g)
     starts = starts[rank * args.batch : (rank + 1) * args.batch].tolist()
     ids = torch.stack([text[i : i + args.seq + 1] for i in starts]).long().to(device)
@@ -233,9 +235,9 @@ def main():
 
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bf16" and args.mode in ("ddp", "single"))
     torch.manual_seed(args.seed + 1 + rank)  # dropout differs between the ranks
-    losses, norms, seconds = [], [], []
+    losses, norms, seconds, processor = [], [], [], []
     for step in range(first, args.steps):
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         loss = torch.zeros((), device=device)
         for micro in range(args.accum):
             x, y = get_batch(text, args, step, micro, rank, world, device)
@@ -259,6 +261,7 @@ def main():
         losses.append(loss.item() / world)
         norms.append(norm.item())
         seconds.append(time.perf_counter() - start)
+        processor.append(time.process_time() - busy)
         if rank == 0:
             tokens = world * args.accum * args.batch * args.seq
             print(f"step {step} loss {losses[-1]:.9g} grad_norm {norms[-1]:.9g} tokens/s {tokens / seconds[-1]:.0f}", flush=True)
@@ -279,6 +282,7 @@ def main():
             "losses": [v.hex() for v in losses],
             "grad_norms": [v.hex() for v in norms],
             "steps_per_s": len(steady) / sum(steady),
+            "processor_s": processor,
         }
         args.out.write_text(json.dumps(result))
     if dist.is_initialized():
