@@ -148,7 +148,7 @@ LONG = [
     *(hf(f"hf-trainer-fsdp{version}-accum", "--fsdp-version", version, accum=2, steps=MORE) for version in (1, 2)),
     *(hf(f"hf-trainer-fsdp{version}-evaluations", "--fsdp-version", version, "--eval-every", 10, **EVALUATED) for version in (1, 2)),
     titan("torchtitan-4-ranks", world=4, steps=MORE),
-    titan("torchtitan-checkpoint", "--checkpoint.enable", "--checkpoint.interval", 20, steps=MORE),
+    titan("torchtitan-checkpoint", "--checkpoint.enable", "--checkpoint.interval", 20, steps=MORE, interrupted=(20,)),
 ]
 
 
