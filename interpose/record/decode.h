@@ -33,15 +33,23 @@ struct b200_log_line {
 #undef B200_MEMBER_TEXT
 #undef B200_MEMBER_OBJECT
 
-/* Decodes one line into `out`, which borrows from `object`. Returns the index of its type in record.def (enum
-   b200_record_type), or -1 when the type is unknown. `unknown_field` (may be NULL) gets the name of a field that record.def
-   does not have, or NULL. */
+/* Decodes one line into the members of `out` that are of its type; it borrows from `object`. Returns the index of its type
+   in record.def (enum b200_record_type), or -1 when the type is unknown. `unknown_field` (may be NULL) gets the name of a
+   field that record.def does not have, or NULL. */
 int b200_log_line_decode(json_t *object, struct b200_log_line *out, const char **unknown_field);
 
+/* What a scanner of lines keeps from one to the next: objects, as the same one often comes again. Zeroed at first. */
+struct b200_log_scan {
+  json_t *last, *others; /* the first object of a line, and the others of this line; NULL */
+  char *last_text;
+  size_t last_length, last_room;
+};
+
 /* The same from the text of a line, with or without its newline; out borrows from `text`, in which the ends of strings are
-   written over with '\0', and from `*held`, a new reference or NULL. -1, with text as it was and nothing held: the line has
-   something that only jansson understands (a blank, an escape, a fraction, a field that is not known or of another kind, …),
-   is a header, which is kept as an object anyway, or is none. pre: text[length] may be read. */
-int b200_log_line_scan(char *text, size_t length, struct b200_log_line *out, json_t **held);
+   written over with '\0', and until the next call from `scan`. -1, with text as it was: the line has something that only
+   jansson understands (a blank, an escape, a field that is not known or of another kind, …), is a header, which is kept as
+   an object anyway, or is none. pre: text[length] may be read. */
+int b200_log_line_scan(struct b200_log_scan *scan, char *text, size_t length, struct b200_log_line *out);
+void b200_log_scan_free(struct b200_log_scan *scan);
 
 #endif

@@ -91,7 +91,9 @@ struct reading {
   struct step_mark *marks;
   size_t time_count, mark_count;
   json_t *texts, *comms, *kinds, *untimed; /* text to place in the log's array of that name, see place_of() */
-  json_t *places[B200_RECORD_COUNT];       /* of types whose texts may be many: text to place, see place_of() */
+  struct b200_log_scan scan;
+  json_t *last_hbm;                  /* of the last step */
+  json_t *places[B200_RECORD_COUNT]; /* of types whose texts may be many: text to place, see place_of() */
   bool ended;
   bool noted[4]; /* one note per file and kind */
 };
@@ -136,6 +138,19 @@ static void add_header(struct reading *reading, json_t *object, const struct b20
          (long long)line->header_format, B200_LOG_FORMAT);
 }
 
+/* The scanner hands out the same object for the same text: mostly what the step before held. */
+static void add_hbm(struct reading *reading, json_t *hbm, size_t place) {
+  struct b200_log_step *steps = reading->log->steps;
+  if (hbm && hbm == reading->last_hbm && place > 0) {
+    memcpy(steps[place].hbm, steps[place - 1].hbm, sizeof(steps[place].hbm));
+    return;
+  }
+  for (size_t i = 0; hbm && i < B200_OWNER_COUNT; i++)
+    steps[place].hbm[i] = json_integer_value(json_object_get(hbm, b200_owner_names[i]));
+  json_decref(reading->last_hbm);
+  reading->last_hbm = json_incref(hbm);
+}
+
 static void add_step(struct reading *reading, const struct b200_log_line *line) {
   struct b200_log *log = reading->log;
   struct generation *generation = NULL;
@@ -152,9 +167,8 @@ static void add_step(struct reading *reading, const struct b200_log_line *line) 
       .alloc_calls = line->step_alloc_calls,
       .hbm_used = line->step_hbm_used,
   };
-  for (size_t i = 0; line->step_hbm && i < B200_OWNER_COUNT; i++)
-    log->steps[log->step_count - 1].hbm[i] = json_integer_value(json_object_get(line->step_hbm, b200_owner_names[i]));
-  for (size_t i = 0; i < reading->generation_count; i++)
+  add_hbm(reading, line->step_hbm, log->step_count - 1);
+  for (size_t i = reading->generation_count; i-- > 0 && !generation;)
     if (reading->generations[i].gen == line->step_gen)
       generation = &reading->generations[i];
   if (!generation) {
@@ -191,10 +205,27 @@ static int by_ordinal(const void *a, const void *b) {
   return (left->step > right->step) - (left->step < right->step);
 }
 
-static struct b200_log_step *find_step(struct b200_log_step **order, size_t count, int64_t gen, int64_t ordinal) {
+/* `*hint`: where the last one was found; lines of a log come in the order of its steps. */
+static struct b200_log_step *find_step(struct b200_log_step **order, size_t count, int64_t gen, int64_t ordinal,
+                                       size_t *hint) {
   const struct b200_log_step wanted = {.step = ordinal}, *key = &wanted;
-  struct b200_log_step **found = bsearch(&key, order, count, sizeof(*order), by_ordinal);
-  return found && (*found)->gen == gen ? *found : NULL;
+  struct b200_log_step **found = NULL;
+  for (size_t i = *hint; i < count && i < *hint + 2 && !found; i++)
+    if (order[i]->step == ordinal)
+      found = &order[i];
+  if (!found && count)
+    found = bsearch(&key, order, count, sizeof(*order), by_ordinal);
+  if (!found || (*found)->gen != gen)
+    return NULL;
+  *hint = (size_t)(found - order);
+  return *found;
+}
+
+static bool in_order(struct b200_log_step *const *order, size_t count) {
+  for (size_t i = 1; i < count; i++)
+    if (order[i - 1]->step > order[i]->step)
+      return false;
+  return true;
 }
 
 /* Gives the chosen steps their device times and marks; those of other steps are left out. */
@@ -205,18 +236,20 @@ static void join_steps(struct reading *reading) {
     order = b200_grow(order, i, sizeof(struct b200_log_step *));
     order[i] = &log->steps[i];
   }
-  if (log->step_count)
+  if (!in_order(order, log->step_count))
     qsort(order, log->step_count, sizeof(*order), by_ordinal);
+  size_t hint = 0;
   for (size_t i = 0; i < reading->time_count; i++) {
     const struct step_time *time = &reading->times[i];
-    if ((step = find_step(order, log->step_count, time->gen, time->step))) {
+    if ((step = find_step(order, log->step_count, time->gen, time->step, &hint))) {
       step->timed = true;
       step->time = time->time;
     }
   }
+  hint = 0;
   for (size_t i = 0; i < reading->mark_count; i++) {
     const struct step_mark *mark = &reading->marks[i];
-    if (!(step = find_step(order, log->step_count, mark->gen, mark->step)))
+    if (!(step = find_step(order, log->step_count, mark->gen, mark->step, &hint)))
       continue;
     step->first = step->first || mark->what == MARK_FIRST;
     step->interrupted = step->interrupted || mark->what == MARK_INTERRUPTED;
@@ -686,10 +719,9 @@ static void take_line(struct reading *reading, char *text, size_t length, bool c
   const char *unknown;
   json_t *object;
   log->lines++;
-  int scanned = b200_log_line_scan(text, length, &line, &object);
+  int scanned = b200_log_line_scan(&reading->scan, text, length, &line);
   if (scanned >= 0) {
-    add_line(reading, object, (enum b200_record_type)scanned, &line);
-    json_decref(object);
+    add_line(reading, NULL, (enum b200_record_type)scanned, &line); /* never a header, of which the object is kept */
     return;
   }
   object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
@@ -736,6 +768,8 @@ static void free_reading(struct reading *reading) {
     json_decref(places[i]);
   for (size_t i = 0; i < B200_RECORD_COUNT; i++)
     json_decref(reading->places[i]);
+  b200_log_scan_free(&reading->scan);
+  json_decref(reading->last_hbm);
   free(reading->generations);
   free(reading->times);
   free(reading->marks);

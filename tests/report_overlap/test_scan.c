@@ -27,7 +27,7 @@ static void write_line(struct b200_line *line, int type, bool odd) {
     if (fields[i].kind == MEMBER_INT) {
       b200_line_int(line, field, odd ? -999999999999999999 : (int64_t)i);
     } else if (fields[i].kind == MEMBER_REAL) {
-      b200_line_real(line, field, odd ? -1 : 2);
+      b200_line_real(line, field, odd ? -0.1 : 2);
     } else if (fields[i].kind == MEMBER_TEXT) {
       b200_line_text(line, field, odd ? "" : "a text; with } , : in it");
     } else {
@@ -120,6 +120,59 @@ START_TEST(leaves_the_unusual_to_jansson) {
 }
 END_TEST
 
+START_TEST(reads_numbers_as_jansson_does) {
+  static const struct {
+    const char *text;
+    bool taken;
+  } numbers[] = {
+      {"2.25", true},
+      {"-0.0", true},
+      {"-0", true},
+      {"4.0551867499999998", true},
+      {"1e-320", true},
+      {"1.5E+05", true},
+      {"1e5", true},
+      {"1e400", false},
+      {"1.", false},
+      {".5", false},
+      {"01.5", false},
+      {"1e", false},
+      {"-", false},
+      {"+1", false},
+      {"0x1p3", false},
+      {"nan", false},
+      {"\"nan\"", false},
+      {"99999999999999999999", false},
+      {"99999999999999999999.0", true},
+  };
+  for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    char line[128];
+    bool taken;
+    snprintf(line, sizeof(line), "{\"t\":\"loss\",\"step\":1,\"loss\":%s,\"t_ns\":5}", numbers[i].text);
+    ck_assert_msg(scans_like_jansson(line, strlen(line), &taken), "%s", line);
+    ck_assert_msg(taken == numbers[i].taken, "%s", line);
+  }
+}
+END_TEST
+
+/* An object that is kept from one line to the next is never taken for another one. */
+START_TEST(keeps_objects_apart) {
+  static const char *const objects[] = {"{\"a\":1}", "{\"a\":1}", "{\"a\":12}", "{\"a\":1,\"b\":2}", "{\"a\":1}",
+                                        "{}",        "{}",        "{\"b\":1}",  "{\"a\":1}"};
+  struct b200_log_scan scan = {.last = NULL};
+  struct b200_log_line line;
+  for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
+    char text[128];
+    int length = snprintf(text, sizeof(text), "{\"t\":\"step\",\"step\":%zu,\"hbm\":%s}", i, objects[i]);
+    ck_assert_int_eq(b200_log_line_scan(&scan, text, (size_t)length, &line), B200_RECORD_step);
+    json_t *expected = json_loads(objects[i], 0, NULL);
+    ck_assert_msg(json_equal(line.step_hbm, expected), "%s", objects[i]);
+    json_decref(expected);
+  }
+  b200_log_scan_free(&scan);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("scan");
   TCase *tests = tcase_create("scan");
@@ -127,6 +180,8 @@ int main(void) {
   tcase_add_loop_test(tests, takes_every_type, 0, B200_RECORD_COUNT);
   tcase_add_loop_test(tests, agrees_on_mutilated_lines, 0, B200_RECORD_COUNT);
   tcase_add_test(tests, leaves_the_unusual_to_jansson);
+  tcase_add_test(tests, reads_numbers_as_jansson_does);
+  tcase_add_test(tests, keeps_objects_apart);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

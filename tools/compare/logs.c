@@ -58,6 +58,11 @@ static bool is_step(int64_t step) {
   return step >= 0 && step <= COMPARE_STEP_MAX;
 }
 
+static int by_ordinal(const void *a, const void *b) {
+  const struct compare_step *left = a, *right = b;
+  return (left->step > right->step) - (left->step < right->step);
+}
+
 static void take_steps(struct process *process, const struct b200_log *log) {
   process->steps = b200_zeroed(log->step_count, sizeof(*process->steps));
   for (size_t i = 0; i < log->step_count; i++) {
@@ -67,6 +72,11 @@ static void take_steps(struct process *process, const struct b200_log *log) {
     process->steps[process->step_count++] = step_of(step);
     end_at(process, log, b200_add(step->t_ns, step->dur_ns));
   }
+  for (size_t i = 1; i < process->step_count; i++)
+    if (process->steps[i - 1].step > process->steps[i].step) {
+      qsort(process->steps, process->step_count, sizeof(*process->steps), by_ordinal);
+      break;
+    }
 }
 
 static void take_losses(struct process *process, const struct b200_log *log) {
@@ -114,11 +124,6 @@ static int by_rank_and_time(const void *a, const void *b) {
 
 /* ---- ranks together */
 
-static int by_ordinal(const void *a, const void *b) {
-  const struct compare_step *left = a, *right = b;
-  return (left->step > right->step) - (left->step < right->step);
-}
-
 /* A step lasts as long as on its slowest rank; device times are of the rank on which they are longest. */
 static void merge_step(struct compare_step *into, const struct compare_step *step) {
   double host_s = into->host_s > step->host_s ? into->host_s : step->host_s;
@@ -130,34 +135,45 @@ static void merge_step(struct compare_step *into, const struct compare_step *ste
   into->interrupted = interrupted;
 }
 
+/* Steps of `a` and `b`, both by ordinal, into `out`; returns how many. */
+static size_t merge_steps(const struct compare_step *a, size_t a_count, const struct compare_step *b, size_t b_count,
+                          struct compare_step *out) {
+  size_t i = 0, j = 0, count = 0;
+  while (i < a_count || j < b_count) {
+    bool from_a = j == b_count || (i < a_count && a[i].step <= b[j].step);
+    const struct compare_step *next = from_a ? &a[i++] : &b[j++];
+    if (count && out[count - 1].step == next->step)
+      merge_step(&out[count - 1], next);
+    else
+      out[count++] = *next;
+  }
+  return count;
+}
+
 /* Appends the steps of the processes of one attempt, counted on from what is there. */
 static void add_steps(struct compare_run *run, const struct process *processes, size_t count, size_t attempt) {
-  int64_t offset = run->step_count ? run->steps[run->step_count - 1].step + 1 : 0;
-  size_t begin = run->step_count, total = begin, end = begin;
-  for (size_t i = 0; i < count; i++)
-    total += processes[i].attempt == attempt ? processes[i].step_count : 0;
-  struct compare_step *steps = b200_zeroed(total, sizeof(*steps));
-  if (begin)
-    memcpy(steps, run->steps, begin * sizeof(*steps));
+  struct compare_step *all = NULL;
+  size_t all_count = 0;
   for (size_t i = 0; i < count; i++) {
-    if (processes[i].attempt != attempt || processes[i].step_count == 0)
-      continue; /* those that do not train have none */
-    memcpy(&steps[end], processes[i].steps, processes[i].step_count * sizeof(*steps));
-    end += processes[i].step_count;
+    if (processes[i].attempt != attempt || processes[i].step_count == 0) /* those that do not train have none */
+      continue;
+    struct compare_step *merged = b200_zeroed(all_count + processes[i].step_count, sizeof(*merged));
+    all_count = merge_steps(all, all_count, processes[i].steps, processes[i].step_count, merged);
+    free(all);
+    all = merged;
   }
-  if (end > begin)
-    qsort(&steps[begin], end - begin, sizeof(*steps), by_ordinal);
-  size_t kept = begin;
-  for (size_t i = begin; i < end; i++) {
-    steps[i].step += offset;
-    if (kept > begin && steps[kept - 1].step == steps[i].step)
-      merge_step(&steps[kept - 1], &steps[i]);
-    else
-      steps[kept++] = steps[i];
+  int64_t offset = run->step_count ? run->steps[run->step_count - 1].step + 1 : 0;
+  struct compare_step *steps = b200_zeroed(run->step_count + all_count, sizeof(*steps));
+  if (run->step_count)
+    memcpy(steps, run->steps, run->step_count * sizeof(*steps));
+  for (size_t i = 0; i < all_count; i++) {
+    steps[run->step_count + i] = all[i];
+    steps[run->step_count + i].step += offset;
   }
+  free(all);
   free(run->steps);
   run->steps = steps;
-  run->step_count = kept;
+  run->step_count += all_count;
 }
 
 static void add_losses(struct compare_value **values, size_t *count, const struct process *process, double offset_s) {

@@ -580,6 +580,35 @@ static char *nothing(const struct walk *walk, const char *path, bool alone) {
   return b200_format("%s: nothing in it that can be compared; accepted are %s", path, accepted);
 }
 
+/* Files by themselves have the arm's own name. */
+static void name_run(struct compare_run *run, const char *path) {
+  size_t length = strlen(path);
+  if (run->name[0])
+    return;
+  while (length > 1 && path[length - 1] == '/')
+    length--;
+  free(run->name);
+  run->name = b200_format("%.*s", (int)length, path);
+  char *last = b200_format("%s", last_part(run->name));
+  free(run->name);
+  run->name = last;
+}
+
+/* Says how many files of a form with losses were not used, as one of a better form was. */
+static void note_unused(const struct walk *walk, struct compare_arm *arm) {
+  for (int source = COMPARE_TENSORBOARD; source < COMPARE_OUTPUT; source++) {
+    size_t count = 0;
+    bool used = false;
+    for (size_t i = 0; i < arm->run_count; i++)
+      used = used || (int)arm->runs[i].loss_source == source;
+    for (size_t i = 0; i < walk->count; i++)
+      count += walk->files[i].form == decoders[source].form;
+    if (count && !used)
+      compare_note(&arm->notes, &arm->note_count, "%s: %zu files of the form %s are left alone: %s counts", arm->path, count,
+                   compare_source_names[source], compare_source_names[arm->runs[0].loss_source]);
+  }
+}
+
 static int open_arm(const char *path, struct walk *walk, bool *alone) {
   struct stat status;
   if (stat(path, &status) != 0)
@@ -635,7 +664,10 @@ bool compare_arm_read(const char *path, const char *tag, struct compare_arm *out
     bool whole = out->run_count > 0 && walk.count > 0 && run_folder(walk.files[0].name) > 0;
     if (!whole)
       join_continued(out);
+    for (size_t i = 0; i < out->run_count; i++)
+      name_run(&out->runs[i], path);
     qsort(out->runs, out->run_count, sizeof(*out->runs), by_name);
+    note_unused(&walk, out);
   }
   free_walk(&walk);
   return found;

@@ -158,18 +158,21 @@ static const char *take_decoded(struct replay_source *source, struct replay *rep
                                 const struct b200_log_line *line) {
   if (type == B200_RECORD_block)
     return take_block(source, replay, line);
+  if (type != B200_RECORD_oom)
+    return NULL;
   int owner = find(b200_owner_names, B200_OWNER_COUNT, line->oom_owner);
-  if (type != B200_RECORD_oom || owner == B200_OWNER_COUNT)
+  if (owner == B200_OWNER_COUNT)
     return NULL;
   return feed(replay, &(struct replay_event){.what = REPLAY_REFUSED, .owner = (unsigned)owner});
 }
 
 /* Lines that are none were told of when the log was read as a whole. */
-static const char *take_log_line(struct replay_source *source, struct replay *replay, char *text, size_t length) {
+static const char *take_log_line(struct replay_source *source, struct replay *replay, struct b200_log_scan *scan, char *text,
+                                 size_t length) {
   struct b200_log_line line;
   json_error_t error;
-  json_t *object;
-  int type = b200_log_line_scan(text, length, &line, &object);
+  json_t *object = NULL;
+  int type = b200_log_line_scan(scan, text, length, &line);
   if (type < 0) {
     object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     type = b200_log_line_decode(object, &line, NULL);
@@ -183,6 +186,7 @@ static const char *take_log_line(struct replay_source *source, struct replay *re
 
 struct replay_reading replay_source_read(struct replay_source *source, struct replay *replay) {
   struct replay_reading reading = {0};
+  struct b200_log_scan scan = {.last = NULL};
   const char *wrong = NULL;
   char *text = NULL;
   size_t room = 0;
@@ -199,7 +203,7 @@ struct replay_reading replay_source_read(struct replay_source *source, struct re
       break;
     }
     text[--length] = '\0';
-    wrong = source->log ? take_log_line(source, replay, text, (size_t)length)
+    wrong = source->log ? take_log_line(source, replay, &scan, text, (size_t)length)
                         : take_rmm_line(source, replay, text, (size_t)length);
   }
   if (ferror(file))
@@ -208,6 +212,7 @@ struct replay_reading replay_source_read(struct replay_source *source, struct re
     reading.error = at_line(source, wrong);
   else if (!source->line)
     reading.error = b200_format("'%s' is empty", source->path);
+  b200_log_scan_free(&scan);
   free(text);
   fclose(file);
   return reading;
