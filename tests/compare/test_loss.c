@@ -442,6 +442,9 @@ END_TEST
 START_TEST(floor_is_the_root_mean_square) {
   near(loss_floor((double[]){0.03, -0.04}, 2), sqrt((0.0009 + 0.0016) / 2), 1e-15);
   ck_assert(isnan(loss_floor((double[]){0.03}, 1)));
+  near(loss_floor_between(0.1, 0.7), 0.5, 1e-12);
+  ck_assert(loss_floor_between(NAN, 0.7) == 0.7 && loss_floor_between(0.1, NAN) == 0.1 &&
+            isnan(loss_floor_between(NAN, NAN)));
 }
 END_TEST
 
@@ -588,10 +591,11 @@ END_TEST
   X(exit_statuses_are_the_documented_ones)                                                                                  \
   X(thresholds_are_the_fitted_ones)                                                                                         \
   X(nothing_to_compare)                                                                                                     \
-  X(nan_in_the_candidate_is_divergence_at_any_step) X(nan_counts_before_overlap_and_beyond_the_baseline)                    \
-      X(who_was_first_with_nan) X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run)                 \
-          X(steps_are_matched_by_their_number) X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred)   \
-              X(assumed_floor_is_said) X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent) \
+  X(nan_in_the_candidate_is_divergence_at_any_step)                                                                         \
+  X(nan_counts_before_overlap_and_beyond_the_baseline) X(who_was_first_with_nan)                                            \
+      X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run) X(steps_are_matched_by_their_number)      \
+          X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred) X(assumed_floor_is_said)               \
+              X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent)                          \
                   X(another_start_blocks_equivalent_and_hides_nothing) X(start_is_judged_from_the_first_steps_only)         \
                       X(far_above_and_rising_is_diverged) X(noise_that_is_not_related_is_other_data) X(short_runs_say_so)   \
                           X(identical_runs_are_equivalent_at_any_length_with_a_window)                                      \

@@ -77,6 +77,12 @@ double loss_floor(const double *gaps_percent, size_t count) {
   return count >= LOSS_FLOOR_PAIRS ? sqrt(squares / (double)count) : NAN;
 }
 
+double loss_floor_between(double floor_a, double floor_b) {
+  if (isnan(floor_a) || isnan(floor_b))
+    return isnan(floor_a) ? floor_b : floor_a;
+  return sqrt((floor_a * floor_a + floor_b * floor_b) / 2);
+}
+
 /* ---- series */
 
 static size_t least(size_t a, size_t b) {

@@ -151,6 +151,9 @@ void loss_series_free(struct loss_series *series);
 
 /* The floor from the gaps of A/A pairs: their root mean square; NAN below LOSS_FLOOR_PAIRS. */
 double loss_floor(const double *gaps_percent, size_t count);
+/* The floor between two arms that differ in precision, each with its own floor: narrow formats drift further apart. A gap of
+   an A/A pair has the offsets of two runs of one arm, that of a pair one of each: root mean square. One NAN: the other. */
+double loss_floor_between(double floor_a, double floor_b);
 
 /* All pairs together. From LOSS_RECIPE_PAIRS on: Student's t on the pairs' gaps, whatever made them differ, and `recipe` is
    set. Below: the mean of the gaps; half-widths added as squares; a statement on these runs. A pair that is INVALID or
