@@ -7,6 +7,8 @@
 #   orders every client in 20 seeds of adversarial order (forked from one process) 60 minutes
 #   orders-fp8, orders-mxfp8, orders-auto  the same with converted GEMMs          60 minutes each
 #   curves 600 steps in BF16, FP8, MXFP8 and auto, two seeds, and the emulations   60 minutes
+#   ab-simulation  the verdicts of compare where the truth is known, 5,000 runs a cell, and the cover of its intervals  4 minutes
+#   ab-mutants  wrong constants in the verdicts of compare: each fails a test       15 minutes
 #   order  20,000 random access patterns, 3,000 random programs and all wrong ones   60 minutes
 #   steps  steps, losses, FLOPs, collectives and device times of every trainer, 2 to 8 ranks  30 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
@@ -46,6 +48,15 @@ case ${1:-} in
   curves)
     tools/setup --tests
     exec .venv/bin/python -B tests/e2e/curves.py --b200opt build/release/b200opt --out build/curves
+    ;;
+  ab-simulation)
+    tools/setup --tests
+    build/release/tests/compare/compare_simulate_loss 5000
+    exec build/release/tests/compare/compare_simulate_speed 5000
+    ;;
+  ab-mutants)
+    tools/setup --tests
+    exec .venv/bin/python -B tests/compare/mutants.py build/release
     ;;
   order)
     tools/setup --tests
