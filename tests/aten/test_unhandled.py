@@ -26,7 +26,9 @@ CASES = {
 
 
 def run(statement, **env):
-    code = f"import torch\n{statement}\ntorch.cuda.synchronize()\nprint('went on')"
+    """Ends without Python's own end: PyTorch's threads may outlive the interpreter, which now and then aborts a process that ends right
+    after its first backward (pytorch/pytorch#38230)."""
+    code = f"import os, torch\n{statement}\ntorch.cuda.synchronize()\nprint('went on', flush=True)\nos._exit(0)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env={**os.environ, **env})
 
 
@@ -42,7 +44,5 @@ def test_fatal_by_name(name, captured):
 
 
 def test_a_program_without_holes_says_nothing():
-    """On one device: a process that ends at once after its first backward may be aborted by PyTorch's threads of further devices, which
-    have not come to their start yet and find Python gone (pytorch/pytorch#38230)."""
-    ended = run("x = torch.randn(3, 3, device='cuda', requires_grad=True); (x @ x).softmax(1).sum().backward()", B200OPT_VNODE_GPUS="1")
+    ended = run("x = torch.randn(3, 3, device='cuda', requires_grad=True); (x @ x).softmax(1).sum().backward()")
     assert ended.returncode == 0 and ended.stdout == "went on\n" and ended.stderr == "", ended
