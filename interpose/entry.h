@@ -44,10 +44,16 @@ static inline enum b200_owner b200_caller(const void *return_address) {
                             .name = #sym,                                                                                   \
                             .symbol = B200_SYM_##sym},
 
+/* What a status says of the context: CUDA's own numbers only. */
+#define B200_STATUS_cudart(status) b200_memory_status((int)(status))
+#define B200_STATUS_cuda(status) b200_memory_status((int)(status))
+#define B200_STATUS_nccl(status)
+
 #define B200_OBSERVE_PASS(lib, ret, name, params, args, fact)                                                               \
   static ret observe_##name params {                                                                                        \
     ret status = B200_REAL(lib, name) args;                                                                                 \
     b200_count(b200_thread_self(), B200_SYM_##name, status != (ret)0, (uint64_t)(fact));                                    \
+    B200_STATUS_##lib(status);                                                                                              \
     return status;                                                                                                          \
   }
 
@@ -57,6 +63,7 @@ static inline enum b200_owner b200_caller(const void *return_address) {
       b200_timing_launch(fact);                                                                                             \
     ret status = B200_REAL(lib, name) args;                                                                                 \
     b200_count(b200_thread_self(), B200_SYM_##name, status != (ret)0, 0);                                                   \
+    B200_STATUS_##lib(status);                                                                                              \
     return status;                                                                                                          \
   }
 

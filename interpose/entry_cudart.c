@@ -26,7 +26,7 @@ static cudaError_t allocated(struct b200_thread *self, enum b200_symbol symbol, 
   if (status == cudaSuccess && pointer && *pointer)
     b200_runtime_alloc(owner, (uint64_t)(uintptr_t)*pointer, bytes);
   else if (status == cudaErrorMemoryAllocation)
-    b200_runtime_refused(owner, bytes);
+    b200_runtime_refused(owner, bytes, symbol == B200_SYM_cudaMallocAsync ? B200_OOM_STREAM : B200_OOM_ALLOC);
   return status;
 }
 
@@ -70,7 +70,10 @@ static cudaError_t observe_cudaFreeAsync(void *devPtr, cudaStream_t stream) {
 }
 
 static cudaError_t observe_cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  struct b200_thread *self = b200_thread_self();
+  self->in_runtime++;
   cudaError_t status = B200_REAL(cudart, cudaStreamBeginCapture)(stream, mode);
+  self->in_runtime--;
   b200_count(b200_thread_self(), B200_SYM_cudaStreamBeginCapture, status != cudaSuccess, 0);
   if (status == cudaSuccess)
     b200_runtime_capture(+1);
@@ -81,8 +84,11 @@ static cudaError_t observe_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cu
                                                          const cudaGraphNode_t *dependencies,
                                                          const cudaGraphEdgeData *dependencyData, size_t numDependencies,
                                                          enum cudaStreamCaptureMode mode) {
+  struct b200_thread *self = b200_thread_self();
+  self->in_runtime++;
   cudaError_t status =
       B200_REAL(cudart, cudaStreamBeginCaptureToGraph)(stream, graph, dependencies, dependencyData, numDependencies, mode);
+  self->in_runtime--;
   b200_count(b200_thread_self(), B200_SYM_cudaStreamBeginCaptureToGraph, status != cudaSuccess, 0);
   if (status == cudaSuccess)
     b200_runtime_capture(+1);
@@ -92,7 +98,10 @@ static cudaError_t observe_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cu
 /* A capture that was invalidated ends with an error, and ends all the same; only a call on a stream that does not capture
    changes nothing. */
 static cudaError_t observe_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph) {
+  struct b200_thread *self = b200_thread_self();
+  self->in_runtime++;
   cudaError_t status = B200_REAL(cudart, cudaStreamEndCapture)(stream, pGraph);
+  self->in_runtime--;
   b200_count(b200_thread_self(), B200_SYM_cudaStreamEndCapture, status != cudaSuccess, 0);
   if (status != cudaErrorIllegalState && status != cudaErrorInvalidValue)
     b200_runtime_capture(-1);
@@ -102,6 +111,7 @@ static cudaError_t observe_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t
 /* ------------------------------------------------------------------------------- what orders streams (timing) */
 
 static cudaError_t counted(enum b200_symbol symbol, cudaError_t status) {
+  b200_memory_status((int)status);
   b200_count(b200_thread_self(), symbol, status != cudaSuccess, 0);
   return status;
 }
@@ -150,8 +160,11 @@ static cudaError_t observe_cudaEventSynchronize(cudaEvent_t event) {
 
 static cudaError_t observe_cudaDeviceSynchronize(void) {
   struct b200_host_wait wait;
+  struct b200_memory_sync sync;
   b200_timing_host_begin(&wait, B200_HOST_DEVICE, NULL, false);
+  b200_memory_sync_begin(&sync, 0);
   cudaError_t status = counted(B200_SYM_cudaDeviceSynchronize, B200_REAL(cudart, cudaDeviceSynchronize)());
+  b200_memory_sync_end(&sync, (int)status);
   b200_timing_host_end(&wait, status != cudaSuccess);
   return status;
 }

@@ -9,6 +9,19 @@
 /* cuda.h maps the old name to the new one; both exist in the driver, with different parameters. */
 #undef cuGetProcAddress
 extern CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags);
+#undef cuCtxDestroy
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+extern CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx); /* since CUDA 13 */
+extern CUresult CUDAAPI cuCtxDestroy(CUcontext ctx);
+extern CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev);
+extern CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev);
+extern CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
+extern CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode);
+extern __typeof__(cuStreamBeginCaptureToGraph) cuStreamBeginCaptureToGraph_ptsz;
+extern __typeof__(cuStreamEndCapture) cuStreamEndCapture_ptsz;
+extern __typeof__(cuMemcpyPeer) cuMemcpyPeer_ptds;
+extern __typeof__(cuMemcpyPeerAsync) cuMemcpyPeerAsync_ptsz;
 extern __typeof__(cuMemAllocAsync) cuMemAllocAsync_ptsz;
 extern __typeof__(cuMemAllocFromPoolAsync) cuMemAllocFromPoolAsync_ptsz;
 extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
@@ -52,14 +65,15 @@ static CUresult observe_cuGetProcAddress_v2(const char *symbol, void **pfn, int 
 
 /* pre: the driver has answered. `address`: where it wrote the block's. */
 static CUresult granted(enum b200_symbol symbol, CUresult status, enum b200_owner owner, const CUdeviceptr *address,
-                        size_t bytes) {
+                        size_t bytes, int way) {
   struct b200_thread *self = b200_thread_self();
   b200_count(self, symbol, status != CUDA_SUCCESS, bytes);
+  b200_memory_status((int)status);
   self->driver_events++;
   if (status == CUDA_SUCCESS)
     b200_runtime_alloc(owner, *address, bytes);
   else if (status == CUDA_ERROR_OUT_OF_MEMORY)
-    b200_runtime_refused(owner, bytes);
+    b200_runtime_refused(owner, bytes, way);
   return status;
 }
 
@@ -67,53 +81,91 @@ static CUresult granted(enum b200_symbol symbol, CUresult status, enum b200_owne
 static CUresult returned(enum b200_symbol symbol, CUresult status, const struct b200_ledger_undo *undo) {
   struct b200_thread *self = b200_thread_self();
   b200_count(self, symbol, status != CUDA_SUCCESS, 0);
+  b200_memory_status((int)status);
   self->driver_events++;
   if (status != CUDA_SUCCESS)
     b200_runtime_put_back(undo);
   return status;
 }
 
+static CUresult observe_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+  CUresult status = b200_memory_pools() ? (CUresult)b200_memory_info(free_bytes, total_bytes)
+                                        : B200_REAL(cuda, cuMemGetInfo_v2)(free_bytes, total_bytes);
+  b200_count(b200_thread_self(), B200_SYM_cuMemGetInfo_v2, status != CUDA_SUCCESS, 0);
+  b200_memory_status((int)status);
+  return status;
+}
+
 static CUresult observe_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
   enum b200_owner owner = B200_CALLER();
-  return granted(B200_SYM_cuMemAlloc_v2, B200_REAL(cuda, cuMemAlloc_v2)(dptr, bytesize), owner, dptr, bytesize);
+  if (!b200_memory_pools() || !dptr || bytesize == 0)
+    return granted(B200_SYM_cuMemAlloc_v2, B200_REAL(cuda, cuMemAlloc_v2)(dptr, bytesize), owner, dptr, bytesize,
+                   B200_OOM_ALLOC);
+  bool by_headroom = false;
+  uint64_t address = 0, held = bytesize;
+  CUresult status = (CUresult)b200_memory_alloc(owner, bytesize, &address, &held, &by_headroom);
+  if (status == CUDA_SUCCESS)
+    *dptr = address;
+  return granted(B200_SYM_cuMemAlloc_v2, status, owner, dptr, held, by_headroom ? B200_OOM_HEADROOM : B200_OOM_ALLOC);
 }
+
+/* Allocations that do not come from the pool: `call` is made, and once more when that may help. */
+#define OUTSIDE_THE_POOL(attempt, stream_ordered, status, call)                                                             \
+  bool admitted_ = b200_memory_admit(&(attempt), stream_ordered);                                                           \
+  do                                                                                                                        \
+    (status) = admitted_ ? (call) : CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+  while (admitted_ && b200_memory_rescue(&(attempt), (int)(status)))
 
 static CUresult observe_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                                            unsigned int ElementSizeBytes) {
-  enum b200_owner owner = B200_CALLER();
-  CUresult status = B200_REAL(cuda, cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  struct b200_memory_attempt attempt = {.owner = B200_CALLER(), .bytes = WidthInBytes * Height};
+  CUresult status;
+  OUTSIDE_THE_POOL(attempt, false, status,
+                   B200_REAL(cuda, cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
   size_t pitch = status == CUDA_SUCCESS ? *pPitch : WidthInBytes;
-  return granted(B200_SYM_cuMemAllocPitch_v2, status, owner, dptr, pitch * Height);
+  return granted(B200_SYM_cuMemAllocPitch_v2, status, attempt.owner, dptr, pitch * Height,
+                 admitted_ ? B200_OOM_ALLOC : B200_OOM_HEADROOM);
 }
 
+/* Not limited: its pages need not be on the device. */
 static CUresult observe_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
   enum b200_owner owner = B200_CALLER();
   return granted(B200_SYM_cuMemAllocManaged, B200_REAL(cuda, cuMemAllocManaged)(dptr, bytesize, flags), owner, dptr,
-                 bytesize);
+                 bytesize, B200_OOM_ALLOC);
 }
 
 static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
   struct b200_ledger_undo undo;
   b200_runtime_free(dptr, &undo);
-  return returned(B200_SYM_cuMemFree_v2, B200_REAL(cuda, cuMemFree_v2)(dptr), &undo);
+  CUresult status = b200_memory_pools() ? (CUresult)b200_memory_free(dptr) : B200_REAL(cuda, cuMemFree_v2)(dptr);
+  return returned(B200_SYM_cuMemFree_v2, status, &undo);
 }
 
 #define STREAM_ORDERED(suffix)                                                                                              \
   static CUresult observe_cuMemAllocAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUstream hStream) {                   \
-    enum b200_owner owner = B200_CALLER();                                                                                  \
-    CUresult status = B200_REAL(cuda, cuMemAllocAsync##suffix)(dptr, bytesize, hStream);                                    \
-    return granted(B200_SYM_cuMemAllocAsync##suffix, status, owner, dptr, bytesize);                                        \
+    struct b200_memory_attempt attempt = {.owner = B200_CALLER(), .bytes = bytesize};                                       \
+    CUresult status;                                                                                                        \
+    OUTSIDE_THE_POOL(attempt, true, status, B200_REAL(cuda, cuMemAllocAsync##suffix)(dptr, bytesize, hStream));             \
+    return granted(B200_SYM_cuMemAllocAsync##suffix, status, attempt.owner, dptr, bytesize,                                 \
+                   admitted_ ? B200_OOM_STREAM : B200_OOM_STREAM | B200_OOM_HEADROOM);                                      \
   }                                                                                                                         \
   static CUresult observe_cuMemAllocFromPoolAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,            \
                                                           CUstream hStream) {                                               \
-    enum b200_owner owner = B200_CALLER();                                                                                  \
-    CUresult status = B200_REAL(cuda, cuMemAllocFromPoolAsync##suffix)(dptr, bytesize, pool, hStream);                      \
-    return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, owner, dptr, bytesize);                                \
+    struct b200_memory_attempt attempt = {.owner = B200_CALLER(), .bytes = bytesize, .pool = pool};                         \
+    CUresult status;                                                                                                        \
+    OUTSIDE_THE_POOL(attempt, true, status,                                                                                 \
+                     B200_REAL(cuda, cuMemAllocFromPoolAsync##suffix)(dptr, bytesize, pool, hStream));                      \
+    return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, attempt.owner, dptr, bytesize,                         \
+                   admitted_ ? B200_OOM_STREAM : B200_OOM_STREAM | B200_OOM_HEADROOM);                                      \
+  }                                                                                                                         \
+  static int real_cuMemFreeAsync##suffix(uint64_t address, void *stream) {                                                  \
+    return (int)B200_REAL(cuda, cuMemFreeAsync##suffix)(address, stream);                                                   \
   }                                                                                                                         \
   static CUresult observe_cuMemFreeAsync##suffix(CUdeviceptr dptr, CUstream hStream) {                                      \
     struct b200_ledger_undo undo;                                                                                           \
     b200_runtime_free(dptr, &undo);                                                                                         \
-    return returned(B200_SYM_cuMemFreeAsync##suffix, B200_REAL(cuda, cuMemFreeAsync##suffix)(dptr, hStream), &undo);        \
+    CUresult status = (CUresult)b200_memory_free_async(dptr, hStream, real_cuMemFreeAsync##suffix);                         \
+    return returned(B200_SYM_cuMemFreeAsync##suffix, status, &undo);                                                        \
   }
 STREAM_ORDERED()
 STREAM_ORDERED(_ptsz)
@@ -124,16 +176,24 @@ STREAM_ORDERED(_ptsz)
 /* Only memory of the device is charged: NCCL also makes host memory this way. */
 static CUresult observe_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                                     unsigned long long flags) {
-  enum b200_owner owner = B200_CALLER();
+  struct b200_memory_attempt attempt = {.owner = B200_CALLER(), .bytes = size};
   struct b200_thread *self = b200_thread_self();
-  CUresult status = B200_REAL(cuda, cuMemCreate)(handle, size, prop, flags);
   bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  CUresult status;
+  if (!on_device) {
+    status = B200_REAL(cuda, cuMemCreate)(handle, size, prop, flags);
+    b200_count(self, B200_SYM_cuMemCreate, status != CUDA_SUCCESS, size);
+    self->driver_events++;
+    return status;
+  }
+  OUTSIDE_THE_POOL(attempt, false, status, B200_REAL(cuda, cuMemCreate)(handle, size, prop, flags));
   b200_count(self, B200_SYM_cuMemCreate, status != CUDA_SUCCESS, size);
+  b200_memory_status((int)status);
   self->driver_events++;
-  if (status == CUDA_SUCCESS && on_device)
-    b200_runtime_handle_add(owner, *handle, size);
-  else if (status == CUDA_ERROR_OUT_OF_MEMORY && on_device)
-    b200_runtime_refused(owner, size);
+  if (status == CUDA_SUCCESS)
+    b200_runtime_handle_add(attempt.owner, *handle, size);
+  else if (status == CUDA_ERROR_OUT_OF_MEMORY)
+    b200_runtime_refused(attempt.owner, size, admitted_ ? B200_OOM_CREATE : B200_OOM_CREATE | B200_OOM_HEADROOM);
   return status;
 }
 
@@ -147,6 +207,7 @@ static CUresult referenced(enum b200_symbol symbol, CUresult status, enum b200_o
 
 static CUresult observe_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
   enum b200_owner owner = B200_CALLER();
+  b200_memory_pin((uint64_t)(uintptr_t)addr, 1);
   CUresult status = B200_REAL(cuda, cuMemRetainAllocationHandle)(handle, addr);
   return referenced(B200_SYM_cuMemRetainAllocationHandle, status, owner, handle);
 }
@@ -184,6 +245,130 @@ static CUresult observe_cuMemUnmap(CUdeviceptr ptr, size_t size) {
     b200_runtime_unmap(ptr, size);
   return status;
 }
+
+/* --------------------------------------------------------------------------------- what the pool has to know */
+
+static CUresult counted(enum b200_symbol symbol, CUresult status) {
+  b200_count(b200_thread_self(), symbol, status != CUDA_SUCCESS, 0);
+  b200_memory_status((int)status);
+  return status;
+}
+
+static uint64_t number_of(CUcontext context) {
+  return (uint64_t)(uintptr_t)context;
+}
+
+static CUresult observe_cuCtxSynchronize(void) {
+  struct b200_memory_sync sync;
+  b200_memory_sync_begin(&sync, 0);
+  CUresult status = counted(B200_SYM_cuCtxSynchronize, B200_REAL(cuda, cuCtxSynchronize)());
+  b200_memory_sync_end(&sync, (int)status);
+  return status;
+}
+
+static CUresult observe_cuCtxSynchronize_v2(CUcontext ctx) {
+  struct b200_memory_sync sync;
+  b200_memory_sync_begin(&sync, number_of(ctx));
+  CUresult status = counted(B200_SYM_cuCtxSynchronize_v2, B200_REAL(cuda, cuCtxSynchronize_v2)(ctx));
+  b200_memory_sync_end(&sync, (int)status);
+  return status;
+}
+
+/* Contexts that go take their memory with them. Either version of a function does the same. */
+#define CONTEXT_GOES(name, parameter, what)                                                                                 \
+  static CUresult observe_##name(parameter) {                                                                               \
+    what;                                                                                                                   \
+    return counted(B200_SYM_##name, B200_REAL(cuda, name)(which));                                                          \
+  }
+CONTEXT_GOES(cuCtxDestroy, CUcontext which, b200_memory_context_gone(number_of(which)))
+CONTEXT_GOES(cuCtxDestroy_v2, CUcontext which, b200_memory_context_gone(number_of(which)))
+CONTEXT_GOES(cuDevicePrimaryCtxRelease, CUdevice which, b200_memory_primary_release(which))
+CONTEXT_GOES(cuDevicePrimaryCtxRelease_v2, CUdevice which, b200_memory_primary_release(which))
+CONTEXT_GOES(cuDevicePrimaryCtxReset, CUdevice which, b200_memory_primary_reset(which))
+CONTEXT_GOES(cuDevicePrimaryCtxReset_v2, CUdevice which, b200_memory_primary_reset(which))
+#undef CONTEXT_GOES
+
+static CUresult observe_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
+  CUresult status = counted(B200_SYM_cuDevicePrimaryCtxRetain, B200_REAL(cuda, cuDevicePrimaryCtxRetain)(pctx, dev));
+  if (status == CUDA_SUCCESS)
+    b200_memory_primary_retained(dev, number_of(*pctx));
+  return status;
+}
+
+static CUresult observe_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+  b200_memory_peer(number_of(peerContext), 0);
+  return counted(B200_SYM_cuCtxEnablePeerAccess, B200_REAL(cuda, cuCtxEnablePeerAccess)(peerContext, Flags));
+}
+
+#define COPIES(sync, async)                                                                                                 \
+  static CUresult observe_cuMemcpyPeer##sync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,            \
+                                             CUcontext srcContext, size_t ByteCount) {                                      \
+    b200_memory_peer(number_of(dstContext), number_of(srcContext));                                                         \
+    return counted(B200_SYM_cuMemcpyPeer##sync,                                                                             \
+                   B200_REAL(cuda, cuMemcpyPeer##sync)(dstDevice, dstContext, srcDevice, srcContext, ByteCount));           \
+  }                                                                                                                         \
+  static CUresult observe_cuMemcpyPeerAsync##async(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,      \
+                                                   CUcontext srcContext, size_t ByteCount, CUstream hStream) {              \
+    b200_memory_peer(number_of(dstContext), number_of(srcContext));                                                         \
+    b200_memory_peer(number_of(dstContext), 0);                                                                             \
+    return counted(                                                                                                         \
+        B200_SYM_cuMemcpyPeerAsync##async,                                                                                  \
+        B200_REAL(cuda, cuMemcpyPeerAsync##async)(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream));       \
+  }
+COPIES(, )
+COPIES(_ptds, _ptsz)
+#undef COPIES
+
+static CUresult observe_cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
+  b200_memory_pin(dptr, 1);
+  return counted(B200_SYM_cuIpcGetMemHandle, B200_REAL(cuda, cuIpcGetMemHandle)(pHandle, dptr));
+}
+
+static CUresult observe_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  b200_memory_pin(ptr, 1);
+  return counted(B200_SYM_cuPointerSetAttribute, B200_REAL(cuda, cuPointerSetAttribute)(value, attribute, ptr));
+}
+
+static CUresult observe_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
+                                                      CUmemRangeHandleType handleType, unsigned long long flags) {
+  b200_memory_pin(dptr, size);
+  return counted(B200_SYM_cuMemGetHandleForAddressRange,
+                 B200_REAL(cuda, cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags));
+}
+
+/* Captures that the public runtime begins and ends are counted there. */
+static void captured(CUresult status, int change) {
+  bool unchanged =
+      change > 0 ? status != CUDA_SUCCESS : status == CUDA_ERROR_ILLEGAL_STATE || status == CUDA_ERROR_INVALID_VALUE;
+  if (b200_thread_self()->in_runtime == 0 && !unchanged)
+    b200_runtime_capture(change);
+}
+
+#define CAPTURES(suffix)                                                                                                    \
+  static CUresult observe_cuStreamBeginCapture_v2##suffix(CUstream hStream, CUstreamCaptureMode mode) {                     \
+    CUresult status =                                                                                                       \
+        counted(B200_SYM_cuStreamBeginCapture_v2##suffix, B200_REAL(cuda, cuStreamBeginCapture_v2##suffix)(hStream, mode)); \
+    captured(status, +1);                                                                                                   \
+    return status;                                                                                                          \
+  }                                                                                                                         \
+  static CUresult observe_cuStreamBeginCaptureToGraph##suffix(                                                              \
+      CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,             \
+      size_t numDependencies, CUstreamCaptureMode mode) {                                                                   \
+    CUresult status = counted(B200_SYM_cuStreamBeginCaptureToGraph##suffix,                                                 \
+                              B200_REAL(cuda, cuStreamBeginCaptureToGraph##suffix)(hStream, hGraph, dependencies,           \
+                                                                                   dependencyData, numDependencies, mode)); \
+    captured(status, +1);                                                                                                   \
+    return status;                                                                                                          \
+  }                                                                                                                         \
+  static CUresult observe_cuStreamEndCapture##suffix(CUstream hStream, CUgraph *phGraph) {                                  \
+    CUresult status =                                                                                                       \
+        counted(B200_SYM_cuStreamEndCapture##suffix, B200_REAL(cuda, cuStreamEndCapture##suffix)(hStream, phGraph));        \
+    captured(status, -1);                                                                                                   \
+    return status;                                                                                                          \
+  }
+CAPTURES()
+CAPTURES(_ptsz)
+#undef CAPTURES
 
 #define B200_CUDA(...) B200_ENTRY(cuda, __VA_ARGS__)
 #include "interpose/symbols.def"

@@ -38,8 +38,10 @@ static ncclResult_t counted(enum b200_symbol symbol, ncclResult_t status) {
 static ncclResult_t observe_ncclGroupStart(void) {
   ncclResult_t status = counted(B200_SYM_ncclGroupStart, B200_REAL(nccl, ncclGroupStart)());
   struct b200_thread *self = b200_thread_self();
-  if (status == ncclSuccess && self->depth == 0)
+  if (status == ncclSuccess && self->depth == 0) {
     b200_timing_group_started(self);
+    b200_memory_group(+1);
+  }
   return status;
 }
 
@@ -51,6 +53,7 @@ static ncclResult_t observe_ncclGroupEnd(void) {
   b200_timing_group_begin(self, spans);
   ncclResult_t status = counted(B200_SYM_ncclGroupEnd, B200_REAL(nccl, ncclGroupEnd)());
   b200_timing_group_end(self, spans, (int)status);
+  b200_memory_group(-1);
   return status;
 }
 
@@ -123,6 +126,19 @@ GOES(ncclCommFinalize, false)
 GOES(ncclCommDestroy, true)
 GOES(ncclCommAbort, true)
 #undef GOES
+
+/* ------------------------------------------------------------------------------------------- registration */
+
+static ncclResult_t observe_ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) {
+  b200_memory_pin((uint64_t)(uintptr_t)buff, size);
+  return counted(B200_SYM_ncclCommRegister, B200_REAL(nccl, ncclCommRegister)(comm, buff, size, handle));
+}
+
+static ncclResult_t observe_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+                                                   int winFlags) {
+  b200_memory_pin((uint64_t)(uintptr_t)buff, size);
+  return counted(B200_SYM_ncclCommWindowRegister, B200_REAL(nccl, ncclCommWindowRegister)(comm, buff, size, win, winFlags));
+}
 
 #define B200_NCCL(...) B200_ENTRY(nccl, __VA_ARGS__)
 #include "interpose/symbols.def"

@@ -44,6 +44,7 @@ struct observation {
   int64_t loss_count;
   struct b200_ledger_owner flushed_owners[B200_OWNER_COUNT];
   uint64_t flushed_calls[B200_SYM_COUNT], flushed_errors[B200_SYM_COUNT], flushed_bytes[B200_SYM_COUNT];
+  struct b200_pool_stats flushed_pool;
   uint64_t flushed_overflow, flushed_decisions;
   struct b200_arena_use flushed_arenas;
 };
@@ -161,6 +162,11 @@ static void say(const char *format, ...) {
 
 void b200_runtime_say(const char *text) {
   say("%s", text);
+}
+
+void b200_runtime_tell(const char *text) {
+  if (rt.config.log_level != B200_LOG_SILENT)
+    (void)!syscall(SYS_write, STDERR_FILENO, text, strlen(text));
 }
 
 /* ------------------------------------------------------------------------------------------------- threads */
@@ -514,6 +520,48 @@ static void flush_owners(struct observation *seen) {
   }
 }
 
+static void flush_pool(struct observation *seen) {
+  struct b200_memory_use use;
+  b200_memory_read(&use);
+  const struct b200_pool_stats *now = &use.stats, *before = &seen->flushed_pool;
+  if (memcmp(now, before, sizeof *now) == 0)
+    return;
+  const struct {
+    enum b200_field field;
+    uint64_t value;
+  } values[] = {
+#define COUNTED(name) {B200_FIELD_pool_##name, now->name - before->name}
+      COUNTED(hits),
+      COUNTED(misses),
+      COUNTED(passed),
+      COUNTED(waits),
+      COUNTED(driver_calls),
+      COUNTED(driver_ns),
+      COUNTED(synchronisations),
+      COUNTED(observed),
+      COUNTED(retries),
+      COUNTED(rescues),
+      COUNTED(refused),
+      COUNTED(failed),
+      COUNTED(double_frees),
+      COUNTED(released),
+      COUNTED(released_bytes),
+      COUNTED(unreturned),
+      COUNTED(dropped),
+      COUNTED(untracked),
+#undef COUNTED
+      {B200_FIELD_pool_idle, now->idle_bytes},
+      {B200_FIELD_pool_idle_peak, now->idle_peak_bytes},
+      {B200_FIELD_pool_pinned, now->pinned},
+  };
+  struct b200_line line;
+  b200_line_begin(&line, B200_RECORD_pool);
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+    b200_line_uint(&line, values[i].field, values[i].value);
+  if (put_counts(&line))
+    seen->flushed_pool = *now;
+}
+
 static void flush_call(struct observation *seen, const char *library, const struct b200_slot *slot) {
   uint64_t calls = 0, errors = 0, bytes = 0;
   for (struct b200_thread *block = atomic_load(&rt.threads); block; block = block->next) {
@@ -560,6 +608,7 @@ static void flush(void) {
   b200_tally_flush(&seen->gemms, flush_gemm, NULL);
   b200_tally_flush(&seen->colls, flush_coll, NULL);
   flush_owners(seen);
+  flush_pool(seen);
   flush_arenas(seen);
   flush_decisions(seen);
   flush_overflow(seen);
@@ -808,6 +857,8 @@ static void start(void) {
   b200_launch_load(&launch);
   b200_gemm_start(&rt.config, launch.rank, launch.world);
   b200_timing_start(&rt.config, launch.single_connection);
+  b200_oom_start(&rt.config, launch.rank);
+  b200_memory_start(&rt.config);
   atomic_store(&rt.state, LIVE);
   b200_libc_observe(rt.config.loss == B200_LOSS_ON);
 }
@@ -836,11 +887,15 @@ static void child_after_fork(void) {
   b200_ledger_init(&rt.ledger);
   b200_nvml_forget();
   b200_timing_forget();
+  b200_memory_forget();
+  b200_oom_forget();
   struct observation *seen = atomic_exchange(&rt.seen, NULL);
   if (seen)
     munmap(seen, sizeof *seen);
   for (struct b200_thread *block = atomic_load(&rt.threads); block; block = block->next) {
     memset(block->counts, 0, sizeof block->counts);
+    block->attempt.failures = 0;
+    block->stream_free = NULL;
     if (block != b200_thread_block)
       atomic_store(&block->taken, false);
   }
@@ -924,9 +979,27 @@ static void say_conversion(void) {
     say("WARNING: B200OPT_MIN_COVERAGE=%lld was not reached; `b200opt report` says why", (long long)rt.config.min_coverage);
 }
 
+/* Of the pool, when there is one; what retries have cost, in any mode. */
+static void say_memory(void) {
+  struct b200_memory_use use;
+  struct b200_oom_counts counts;
+  b200_memory_read(&use);
+  b200_oom_read(&counts);
+  if (rt.config.memory == B200_MEMORY_POOL && rt.config.log_level == B200_LOG_INFO)
+    say("pool: %llu hits, %llu misses, %llu waits, %llu retries in %.1f ms, %llu rescues, %llu refused; %llu MiB kept at "
+        "most",
+        (unsigned long long)use.stats.hits, (unsigned long long)use.stats.misses, (unsigned long long)use.stats.waits,
+        (unsigned long long)counts.retries, (double)counts.retry_ns * 1e-6, (unsigned long long)use.stats.rescues,
+        (unsigned long long)use.stats.refused, (unsigned long long)(use.stats.idle_peak_bytes >> 20));
+  else if (counts.retries > 0 && rt.config.log_level == B200_LOG_INFO)
+    say("memory: %llu allocations were refused at first; the retries took %.1f ms", (unsigned long long)counts.retries,
+        (double)counts.retry_ns * 1e-6);
+}
+
 /* The last things a process does may still call into CUDA: it must find the real functions. No CUDA call of our own here. */
 __attribute__((destructor)) static void ending(void) {
   int state = atomic_exchange(&rt.state, DONE);
+  b200_memory_stop();
   b200_libc_observe(false);
   if (state != LIVE || getpid() != rt.pid)
     return;
@@ -934,7 +1007,7 @@ __attribute__((destructor)) static void ending(void) {
   struct observation *seen = atomic_load(&rt.seen);
   struct b200_writer *writer = atomic_load(&rt.writer);
   if (!writer || !is_free(&rt.steps_lock) || !is_free(&rt.flush_lock) || !is_free(b200_timing_lock()) ||
-      !is_free(&rt.ledger.lock) || !b200_writer_last_words(writer))
+      !is_free(&rt.ledger.lock) || !is_free(b200_memory_lock()) || !b200_writer_last_words(writer))
     return;
   struct b200_totals now;
   b200_runtime_totals(&now);
@@ -950,6 +1023,7 @@ __attribute__((destructor)) static void ending(void) {
   b200_timing_finish();
   flush();
   say_conversion();
+  say_memory();
   struct b200_line line;
   b200_line_begin(&line, B200_RECORD_end);
   b200_line_uint(&line, B200_FIELD_end_t_ns, b200_runtime_now_ns());
@@ -964,19 +1038,27 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 31;
 }
 
-/* total − free of the current device, −1 when it cannot or must not be asked. */
-static int64_t ask_hbm_used(void) {
+bool b200_runtime_ask_memory(uint64_t *free_bytes, uint64_t *total_bytes) {
   static _Atomic(void *) function;
-  size_t free_bytes = 0, total_bytes = 0;
+  size_t free_now = 0, total = 0;
   if (atomic_load(&rt.captures) > 0 || atomic_load(&rt.state) != LIVE)
-    return -1;
-  if (rt.config.gpu_sample_s > 0)
-    b200_nvml_learn();
+    return false;
   int (*get_info)(size_t *, size_t *) =
       (int (*)(size_t *, size_t *))b200_library_cached(&function, B200_LIBRARY_cuda, "cuMemGetInfo_v2");
-  if (!get_info || get_info(&free_bytes, &total_bytes) != 0)
-    return -1;
-  return (int64_t)(total_bytes - free_bytes);
+  if (!get_info || get_info(&free_now, &total) != 0)
+    return false;
+  *free_bytes = free_now;
+  *total_bytes = total;
+  return true;
+}
+
+/* total − free of the current device, −1 when it cannot or must not be asked. */
+static int64_t ask_hbm_used(void) {
+  uint64_t free_bytes, total_bytes;
+  bool may_ask = atomic_load(&rt.captures) == 0 && atomic_load(&rt.state) == LIVE;
+  if (may_ask && rt.config.gpu_sample_s > 0)
+    b200_nvml_learn();
+  return b200_runtime_ask_memory(&free_bytes, &total_bytes) ? (int64_t)(total_bytes - free_bytes) : -1;
 }
 
 void b200_runtime_totals(struct b200_totals *out) {
@@ -1103,7 +1185,7 @@ void b200_runtime_coll(const struct b200_coll *coll, const struct b200_totals *b
 /* ------------------------------------------------------------------------------------------------- memory */
 
 static bool keeps_ledger(void) {
-  return rt.config.memory == B200_MEMORY_OBSERVE;
+  return rt.config.memory != B200_MEMORY_OFF;
 }
 
 /* Native stack by libunwind, which is loaded on the first use only. */
@@ -1172,6 +1254,7 @@ void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes)
   if (!keeps_ledger())
     return;
   b200_ledger_alloc(&rt.ledger, owner, address, bytes);
+  b200_oom_granted(&b200_thread_self()->attempt, owner, bytes, B200_OOM_ALLOC);
   put_block("alloc", owner, address, 0, bytes);
   put_stack(owner, bytes);
 }
@@ -1181,8 +1264,10 @@ void b200_runtime_free(uint64_t address, struct b200_ledger_undo *undo) {
   if (!keeps_ledger() || address == 0)
     return;
   b200_ledger_free(&rt.ledger, address, undo);
-  if (undo->found)
-    put_block("free", (enum b200_owner)undo->owner, address, 0, 0);
+  if (!undo->found)
+    return;
+  b200_oom_freed((enum b200_owner)undo->owner, undo->bytes);
+  put_block("free", (enum b200_owner)undo->owner, address, 0, 0);
 }
 
 void b200_runtime_put_back(const struct b200_ledger_undo *undo) {
@@ -1190,7 +1275,11 @@ void b200_runtime_put_back(const struct b200_ledger_undo *undo) {
     b200_ledger_put_back(&rt.ledger, undo);
 }
 
-void b200_runtime_refused(enum b200_owner owner, uint64_t bytes) {
+void b200_runtime_owners(struct b200_ledger_owner out[B200_OWNER_COUNT]) {
+  b200_ledger_read(&rt.ledger, out);
+}
+
+void b200_runtime_refused(enum b200_owner owner, uint64_t bytes, int way) {
   if (!keeps_ledger())
     return;
   b200_ledger_refused(&rt.ledger, owner);
@@ -1199,6 +1288,7 @@ void b200_runtime_refused(enum b200_owner owner, uint64_t bytes) {
   b200_line_text(&line, B200_FIELD_oom_owner, b200_owner_names[owner]);
   b200_line_uint(&line, B200_FIELD_oom_bytes, bytes);
   b200_line_uint(&line, B200_FIELD_oom_t_ns, b200_runtime_now_ns());
+  b200_oom_refused(&b200_thread_self()->attempt, owner, bytes, way, &line);
   put(&line);
 }
 
@@ -1206,6 +1296,8 @@ void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t by
   if (!keeps_ledger())
     return;
   b200_ledger_handle_add(&rt.ledger, owner, handle, bytes);
+  if (bytes > 0)
+    b200_oom_granted(&b200_thread_self()->attempt, owner, bytes, B200_OOM_CREATE);
   put_block("create", owner, 0, handle, bytes);
   put_stack(owner, bytes);
 }
@@ -1223,6 +1315,7 @@ void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle) {
   if (!keeps_ledger())
     return;
   b200_ledger_map(&rt.ledger, address, bytes, handle);
+  b200_oom_mapped(&b200_thread_self()->attempt);
   put_block("map", B200_OWNER_COUNT, address, handle, bytes);
 }
 

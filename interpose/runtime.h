@@ -14,9 +14,9 @@
  * Lock ranks, outermost first; a thread takes a lock only while it holds none of a later rank, and never calls a vendor,
  * dlopen or write with one held:
  *   configuration (held while it is read, once) → flush (what is counted goes to the log) → steps (step detector and its
- *   totals) → timing (timing/timing.c) → ledger (memory/ledger) → breaker (exec/gemm.c, when one opens) → writer
- * (record/writer) The lock of the start-up (one thread starts, others go on unobserved until it is done) is a
- * compare-and-swap on the state.
+ *   totals) → timing (timing/timing.c) → contexts (memory.c) → pool (memory/pool) → ledger (memory/ledger) → breaker
+ * (exec/gemm.c, when one opens) → writer (record/writer) The lock of the start-up (one thread starts, others go on
+ * unobserved until it is done) is a compare-and-swap on the state.
  */
 #ifndef B200_RUNTIME_H
 #define B200_RUNTIME_H
@@ -26,6 +26,8 @@
 #include <stdint.h>
 
 #include "interpose/exec/gemm.h"
+#include "interpose/memory.h"
+#include "interpose/oom.h"
 #include "interpose/real.h"
 #include "interpose/record/json.h"
 #include "interpose/record/metrics.h"
@@ -39,12 +41,23 @@ struct b200_call_count {
   _Atomic uint64_t calls, errors, bytes;
 };
 
+/* A cuMemFreeAsync that is on its way through the pool. */
+struct b200_stream_free {
+  b200_memory_free_async_function function;
+  void *stream;
+};
+
 struct b200_thread {
   struct b200_thread *next;
   atomic_bool taken;
-  unsigned depth;             /* of intercepted calls on this thread's stack; only depth 0 is the application's */
-  const void *first_caller;   /* return address of the first_<name> that is on this thread's stack */
-  uint64_t driver_events;     /* allocations and frees that the driver hooks of this thread have accounted */
+  unsigned depth;           /* of intercepted calls on this thread's stack; only depth 0 is the application's */
+  const void *first_caller; /* return address of the first_<name> that is on this thread's stack */
+  uint64_t driver_events;   /* allocations and frees that the driver hooks of this thread have accounted */
+  unsigned in_runtime;      /* calls of CUDA's runtime on this thread's stack that have already been seen as what they are */
+  uint64_t driver_allocs;   /* allocations that the pool has asked of the driver */
+  uint64_t synchronisations; /* of whole contexts, that the pool was told of */
+  const struct b200_stream_free *stream_free;
+  struct b200_oom_attempt attempt;
   bool shared;                /* serves threads for which no block could be mapped: must not be relied on */
   struct b200_shapes *shapes; /* GEMMs that this thread has seen (exec/shapes.h) */
   struct b200_group group;    /* NCCL group that is open on this thread */
@@ -101,7 +114,9 @@ void b200_runtime_metric(enum b200_metric metric, double value);
 void b200_runtime_alloc(enum b200_owner owner, uint64_t address, uint64_t bytes);
 void b200_runtime_free(uint64_t address, struct b200_ledger_undo *undo);
 void b200_runtime_put_back(const struct b200_ledger_undo *undo);
-void b200_runtime_refused(enum b200_owner owner, uint64_t bytes);
+void b200_runtime_refused(enum b200_owner owner, uint64_t bytes, int way); /* of oom.h */
+/* What the ledger holds now. */
+void b200_runtime_owners(struct b200_ledger_owner out[B200_OWNER_COUNT]);
 void b200_runtime_handle_add(enum b200_owner owner, uint64_t handle, uint64_t bytes);
 void b200_runtime_handle_release(uint64_t handle, struct b200_ledger_undo *undo);
 void b200_runtime_map(uint64_t address, uint64_t bytes, uint64_t handle);
@@ -111,12 +126,17 @@ void b200_runtime_unmap(uint64_t address, uint64_t bytes);
 void b200_runtime_capture(int begun);
 bool b200_runtime_is_capturing(void);
 
+/* Free and total memory of the current device as the driver states them; false: it cannot or must not be asked. */
+bool b200_runtime_ask_memory(uint64_t *free_bytes, uint64_t *total_bytes);
+
 /* The step under way, 0-based within the step detector's present generation; -1 before the first has been found. */
 int64_t b200_runtime_step(void);
 
 /* From interpose/exec: a message, once; a shape taken out of a format (`what`: as in record.def), or that would have been.
  */
 void b200_runtime_say(const char *text);
+/* Lines on stderr, each with its newline, at one go: not to the log. Not with B200OPT_LOG_LEVEL=silent. */
+void b200_runtime_tell(const char *text);
 void b200_runtime_guard(const struct b200_gemm *gemm, enum b200_format format, const char *what, bool applied);
 /* … one bad sample of the guard, and the error of an audited call. */
 void b200_runtime_bad_sample(const struct b200_gemm *gemm, enum b200_format format, const char *verdict);

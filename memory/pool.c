@@ -751,6 +751,18 @@ void b200_pool_context_broken(struct b200_pool *pool, uint64_t handle) {
   unlock(pool);
 }
 
+uint64_t b200_pool_largest_idle(struct b200_pool *pool) {
+  uint64_t largest = 0;
+  lock(pool);
+  for (uint32_t i = 1; i < pool->index.block_end; i++) {
+    const struct b200_pool_block *block = block_at(pool, i);
+    if (block->bytes > largest && block->idle && !block->pinned)
+      largest = block->bytes;
+  }
+  unlock(pool);
+  return largest;
+}
+
 void b200_pool_read(struct b200_pool *pool, struct b200_pool_stats *out) {
   lock(pool);
   *out = pool->stats;

@@ -230,6 +230,9 @@ void b200_pool_note(struct b200_pool *pool, uint64_t context, int64_t bytes);
    or none is left. Returns the bytes; 0: a retry is pointless. Nothing happens in a capture. */
 uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t context, uint64_t bytes);
 
+/* Bytes of the largest idle block of any context that is not pinned. O(blocks). */
+uint64_t b200_pool_largest_idle(struct b200_pool *pool);
+
 /* A consistent copy. */
 void b200_pool_read(struct b200_pool *pool, struct b200_pool_stats *out);
 

@@ -55,7 +55,7 @@ static bool map_more(const struct b200_vendor *vendor, struct b200_arena *arena,
   const CUmemAccessDesc access = {.location = properties->location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUdeviceptr end = arena->base + arena->bytes;
   if (vendor->cuMemCreate(&handle, bytes, properties, 0) != CUDA_SUCCESS) {
-    b200_runtime_refused(B200_OWNER_B200OPT, bytes);
+    b200_runtime_refused(B200_OWNER_B200OPT, bytes, B200_OOM_CREATE);
     return false;
   }
   bool mapped = vendor->cuMemMap(end, bytes, 0, handle, 0) == CUDA_SUCCESS;
@@ -99,6 +99,9 @@ static bool grow(const struct b200_vendor *vendor, struct b200_arena *arena, CUd
     atomic_fetch_sub(&all.bytes, bytes);
     return false;
   }
+  if (arena->part_count < B200_ARENA_PARTS)
+    arena->parts[arena->part_count] = bytes;
+  arena->part_count++;
   arena->bytes += bytes;
   if (arena->capture)
     atomic_fetch_add(&all.capture_bytes, bytes);
@@ -141,6 +144,51 @@ struct b200_arena *b200_arena_take(const struct b200_vendor *vendor, CUcontext c
 
 void b200_arena_give_back(struct b200_arena *arena) {
   atomic_store_explicit(&arena->state, FREE, memory_order_release);
+}
+
+/* pre: no work uses it, and it is ours. */
+static uint64_t unmap(const struct b200_vendor *vendor, struct b200_arena *arena) {
+  uint64_t bytes = arena->bytes, at = arena->base;
+  if (vendor->cuMemUnmap(arena->base, bytes) != CUDA_SUCCESS)
+    return 0;
+  for (uint32_t i = 0; i < arena->part_count; i++) {
+    struct b200_ledger_undo undo;
+    b200_runtime_free(at, &undo);
+    at += arena->parts[i];
+  }
+  arena->bytes = 0;
+  arena->part_count = 0;
+  arena->prepared = false;
+  arena->pause = 0;
+  atomic_fetch_sub(&all.bytes, bytes);
+  return bytes;
+}
+
+/* All are taken before the wait: nothing comes to use one between. */
+uint64_t b200_arena_trim(CUcontext context) {
+  const struct b200_vendor *vendor = b200_vendor_find();
+  CUresult (*synchronize)(void) = (CUresult(*)(void))b200_library_symbol(B200_LIBRARY_cuda, "cuCtxSynchronize");
+  bool taken[ARENAS_MAX] = {false}, any = false;
+  uint64_t bytes = 0;
+  for (int i = 0; vendor && synchronize && i < ARENAS_MAX; i++) {
+    struct b200_arena *arena = &all.arenas[i];
+    int state = FREE;
+    if (atomic_load_explicit(&arena->state, memory_order_acquire) != FREE || arena->context != context || arena->capture ||
+        !atomic_compare_exchange_strong(&arena->state, &state, TAKEN))
+      continue;
+    taken[i] = arena->bytes > 0 && arena->part_count <= B200_ARENA_PARTS;
+    any = any || taken[i];
+    if (!taken[i])
+      b200_arena_give_back(arena);
+  }
+  bool idle = any && synchronize() == CUDA_SUCCESS;
+  for (int i = 0; any && i < ARENAS_MAX; i++) {
+    if (!taken[i])
+      continue;
+    bytes += idle ? unmap(vendor, &all.arenas[i]) : 0;
+    b200_arena_give_back(&all.arenas[i]);
+  }
+  return bytes;
 }
 
 void b200_arena_read(struct b200_arena_use *out) {

@@ -8,7 +8,8 @@
  * uses is ever freed, and no host synchronisation is needed; addresses that a CUDA graph has taken in stay right for ever.
  *
  * A stream that is being captured has an arena of its own for that capture, which is used by nothing else afterwards: graph
- * replays may run beside eager work. Memory of arenas is never given back; all of them together stay below the bound.
+ * replays may run beside eager work. All of them together stay below the bound; what eager work has left idle is given back
+ * when the device has run out of memory.
  *
  * Two threads may feed one stream. An arena is taken for the length of a call (a compare-and-swap, no lock); a second thread
  * gets another arena of the same stream meanwhile.
@@ -24,6 +25,8 @@
 
 #include "interpose/vendor.h"
 
+#define B200_ARENA_PARTS 32 /* more are mapped, but such an arena is not given back */
+
 struct b200_arena {
   _Atomic int state; /* of arena.c */
   CUcontext context;
@@ -32,7 +35,9 @@ struct b200_arena {
   CUdeviceptr base; /* 0: not reserved yet */
   uint64_t bytes;   /* mapped from base on */
   bool prepared;    /* its user has zeroed what it wants to find zeroed */
-  uint32_t pause;   /* calls that do not ask again for memory that was refused */
+  uint64_t parts[B200_ARENA_PARTS]; /* that `bytes` consist of, as they were mapped */
+  uint32_t part_count;
+  uint32_t pause; /* calls that do not ask again for memory that was refused */
 };
 
 /* Bound of all arenas together, in bytes. Before the first b200_arena_take(). */
@@ -44,6 +49,10 @@ void b200_arena_limit(uint64_t bytes);
 struct b200_arena *b200_arena_take(const struct b200_vendor *vendor, CUcontext context, CUdevice device, uint64_t stream,
                                    uint64_t capture, uint64_t bytes, uint64_t wish);
 void b200_arena_give_back(struct b200_arena *arena);
+
+/* Waits for the context, and gives back the memory of its arenas that no call uses and no capture has; returns the bytes.
+   pre: the context is current, the thread's capture mode relaxed, and nothing is being captured. */
+uint64_t b200_arena_trim(CUcontext context);
 
 struct b200_arena_use {
   uint64_t bytes, capture_bytes; /* mapped now, which is also the peak; of these, for captures */

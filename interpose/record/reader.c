@@ -380,6 +380,37 @@ static void add_alloc(struct b200_log *log, const struct b200_log_line *line) {
   alloc->failed = b200_add(alloc->failed, line->alloc_failed);
 }
 
+static void add_pool(struct b200_log_pool *pool, const struct b200_log_line *line) {
+  pool->lines++;
+  pool->hits = b200_add(pool->hits, line->pool_hits);
+  pool->misses = b200_add(pool->misses, line->pool_misses);
+  pool->passed = b200_add(pool->passed, line->pool_passed);
+  pool->waits = b200_add(pool->waits, line->pool_waits);
+  pool->driver_calls = b200_add(pool->driver_calls, line->pool_driver_calls);
+  pool->driver_ns = b200_add(pool->driver_ns, line->pool_driver_ns);
+  pool->synchronisations = b200_add(pool->synchronisations, line->pool_synchronisations);
+  pool->observed = b200_add(pool->observed, line->pool_observed);
+  pool->retries = b200_add(pool->retries, line->pool_retries);
+  pool->rescues = b200_add(pool->rescues, line->pool_rescues);
+  pool->refused = b200_add(pool->refused, line->pool_refused);
+  pool->failed = b200_add(pool->failed, line->pool_failed);
+  pool->double_frees = b200_add(pool->double_frees, line->pool_double_frees);
+  pool->released = b200_add(pool->released, line->pool_released);
+  pool->released_bytes = b200_add(pool->released_bytes, line->pool_released_bytes);
+  pool->unreturned = b200_add(pool->unreturned, line->pool_unreturned);
+  pool->dropped = b200_add(pool->dropped, line->pool_dropped);
+  pool->untracked = b200_add(pool->untracked, line->pool_untracked);
+  pool->idle = line->pool_idle;
+  pool->idle_peak = line->pool_idle_peak > pool->idle_peak ? line->pool_idle_peak : pool->idle_peak;
+  pool->pinned = line->pool_pinned;
+}
+
+static void add_retry(struct b200_log_retries *retries, const struct b200_log_line *line) {
+  retries->count = b200_add(retries->count, 1);
+  retries->failures = b200_add(retries->failures, line->retry_failures);
+  retries->dur_ns = b200_add(retries->dur_ns, line->retry_dur_ns);
+}
+
 static void add_call(struct b200_log *log, const struct b200_log_line *line) {
   struct b200_log_call *call = NULL;
   for (size_t i = 0; i < log->call_count && !call; i++)
@@ -653,7 +684,19 @@ static void add_line(struct reading *reading, json_t *object, enum b200_record_t
     log->modelled_ns = line->node_modelled_ns;
     break;
   case B200_RECORD_oom:
-    *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){copy(line->oom_owner), line->oom_bytes, line->oom_t_ns};
+    *ADD(log->ooms, log->oom_count) = (struct b200_log_oom){.owner = copy(line->oom_owner),
+                                                            .why = copy(line->oom_why),
+                                                            .advice = copy(line->oom_advice),
+                                                            .bytes = line->oom_bytes,
+                                                            .t_ns = line->oom_t_ns,
+                                                            .failures = line->oom_failures,
+                                                            .final = line->oom_final};
+    break;
+  case B200_RECORD_retry:
+    add_retry(&log->retries, line);
+    break;
+  case B200_RECORD_pool:
+    add_pool(&log->pool, line);
     break;
   case B200_RECORD_block: /* b200opt replay reads them by itself: they may be millions */
     log->blocks = b200_add(log->blocks, 1);
@@ -964,8 +1007,11 @@ static void free_log(struct b200_log *log) {
     free(log->calls[i].lib);
     free(log->calls[i].name);
   }
-  for (size_t i = 0; i < log->oom_count; i++)
+  for (size_t i = 0; i < log->oom_count; i++) {
     free(log->ooms[i].owner);
+    free(log->ooms[i].why);
+    free(log->ooms[i].advice);
+  }
   for (size_t i = 0; i < log->stack_count; i++) {
     free(log->stacks[i].owner);
     free(log->stacks[i].frames);

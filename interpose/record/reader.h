@@ -147,8 +147,21 @@ struct b200_log_loss {
 };
 
 struct b200_log_oom {
-  char *owner;
-  int64_t bytes, t_ns;
+  char *owner, *why, *advice; /* advice: of a final one; else "" */
+  int64_t bytes, t_ns, failures, final;
+};
+
+/* Allocations that were refused at first, added up. */
+struct b200_log_retries {
+  int64_t count, failures, dur_ns;
+};
+
+/* The pool of device memory, added up; the last three as last written. lines 0: there is none. */
+struct b200_log_pool {
+  int64_t lines;
+  int64_t hits, misses, passed, waits, driver_calls, driver_ns, synchronisations, observed, retries, rescues, refused,
+      failed, double_frees, released, released_bytes, unreturned, dropped, untracked;
+  int64_t idle, idle_peak, pinned;
 };
 
 struct b200_log_stack {
@@ -199,6 +212,8 @@ struct b200_log {
   struct b200_log_call *calls;
   struct b200_log_loss *losses; /* a step printed again (progress bars) replaces its predecessor */
   struct b200_log_oom *ooms;
+  struct b200_log_retries retries;
+  struct b200_log_pool pool;
   struct b200_log_stack *stacks;
   int64_t blocks; /* lines of the memory trace */
   struct b200_log_text *drops, *warnings;

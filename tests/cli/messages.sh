@@ -142,8 +142,8 @@ row 0 "$good run -- true" ''
 row 0 "B200OPT=of $good run -- true" "b200opt: B200OPT: 'of' is not accepted (accepted: on|off); using the default 'on'\n"
 row 0 "$good run B200OPT_PRECISION=nvfp4 -- true" \
   "b200opt: B200OPT_PRECISION: 'nvfp4' is not in this version (accepted: observe|native|auto|fp8|mxfp8); using the default 'observe'\n"
-row 0 "$good run B200OPT_MEMORY=pool -- true" \
-  "b200opt: B200OPT_MEMORY: 'pool' is not accepted (accepted: observe|off); using the default 'observe'\n"
+row 0 "$good run B200OPT_MEMORY=cache -- true" \
+  "b200opt: B200OPT_MEMORY: 'cache' is not accepted (accepted: observe|pool|off); using the default 'observe'\n"
 row 0 "$good run B200OPT_MEMORY_STACKS=1 -- true" \
   "b200opt: B200OPT_MEMORY_STACKS: '1' is not accepted (accepted: off|on); using the default 'off'\n"
 row 0 "$good run B200OPT_LOSS=no -- true" "b200opt: B200OPT_LOSS: 'no' is not accepted (accepted: on|off); using the default 'on'\n"

@@ -179,6 +179,7 @@ def test_mutable_state_is_in_a_few_named_objects():
                "completed", "b200_thread_block"}
     allowed |= {"nvml", "python", "hook", "method"}  # interpose/nvml.c, python_hook.c
     allowed |= {"b200_timing_state", "b200_timing_wants", "count"}  # interpose/timing; communicators made by ncclCommInitAll
+    allowed |= {"memory", "b200_memory_is_pooling", "oom"}  # interpose/memory.c, oom.c
     allowed |= {"closed"}  # interpose/live.c: streams that the job has closed
     allowed |= {"exec", "gpus", "all", "watch", "vendor", "state", "tries"}  # interpose/exec: breaker, contexts, arenas, samples; vendor.c
     allowed |= {f"b200_slots_{lib}" for lib in ("cudart", "cuda", "cublas", "cublaslt", "nccl")}
@@ -220,7 +221,7 @@ def test_a_wrong_variable_is_said_once_and_logged(tmp_path):
     script = FORKING.split("before =")[0] + "print(use(), use())"
     result = run([PYTHON, "-c", script], environment("observed", tmp_path, NODE, B200OPT_MEMORY="maybe", B200OPT_MEMROY="off"))
     assert (result.returncode, result.stdout) == (0, "0 0\n")
-    expected = ["B200OPT_MEMORY: 'maybe' is not accepted (accepted: observe|off); using the default 'observe'",
+    expected = ["B200OPT_MEMORY: 'maybe' is not accepted (accepted: observe|pool|off); using the default 'observe'",
                 "unknown variable B200OPT_MEMROY is ignored; the nearest known one is B200OPT_MEMORY"]
     assert sorted(result.stderr.splitlines()) == sorted("b200opt: " + text for text in expected)
     assert sorted(r["text"] for r in read_logs(tmp_path)[0] if r["t"] == "warn") == sorted(expected)

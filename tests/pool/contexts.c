@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a context, which the virtual node does not have: preloaded behind the library, it frees every block that the
+   program has ever had, as the driver would. */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stddef.h>
+
+enum { BLOCKS = 64 };
+static CUdeviceptr blocks[BLOCKS];
+static int count;
+
+void pool_test_note(CUdeviceptr block);
+__attribute__((visibility("default"))) void pool_test_note(CUdeviceptr block) {
+  if (count < BLOCKS)
+    blocks[count++] = block;
+}
+
+__attribute__((visibility("default"))) CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  CUresult (*release)(CUdeviceptr) = (CUresult(*)(CUdeviceptr))dlsym(RTLD_NEXT, "cuMemFree_v2");
+  (void)device;
+  if (!release)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  for (int i = 0; i < count; i++)
+    release(blocks[i]);
+  count = 0;
+  return CUDA_SUCCESS;
+}

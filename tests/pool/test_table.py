@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job may observe of device memory is the same bare, with the library off, observing, and with the pool; where the pool may
+differ, it differs in that and in nothing else."""
+import pytest
+
+from pool import ARMS, HERE, SKIPPED, records, run, summed
+
+# The facts that the pool may change, and to what.
+MAY_DIFFER = {
+    # A freed block may still be the driver's.
+    "attributes": {"type of a freed one": {"2"}},
+    # A block that is handed out again is the same one to the driver.
+    "buffer_id": {"new id": {"0"}},
+    # … and may be an eighth larger.
+    "address_range": {"MiB": {"18"}},
+    # … and holds what was in it.
+    "contents": {"old bytes": {"1"}, "zeros": {"0"}, "0xff": {"0"}},
+}
+# Rows in which the cache must have served something, or the row would show nothing of it.
+HITS = ("free_waits other_devices peers memory_info buffer_id address_range contents wrong_frees").split()
+MORE = {"sticky": {"B200OPT_VNODE_FAULT": "cudaMemsetAsync:3:sticky=700"}, "peers": {"B200OPT_VNODE_GPUS": "2"},
+        "last_error": {"B200OPT_VNODE_MEMORY_GB": "1"}}
+# The node has no end of a context; the program's own takes its place.
+BEHIND = {"reset": HERE / "libpool_contexts.so"}
+ROWS = ("alignment size_zero failure sticky first_call free_null wrong_frees free_waits cross_api other_threads other_devices peers "
+        "memory_info attributes buffer_id sync_memops address_range ipc virtual_memory other_backing stream_ordered capture "
+        "captured_memory contents last_error reset primary_context forked at_exit").split()
+
+
+def compare(row, bare, other):
+    """Lines that differ and must not."""
+    allowed = MAY_DIFFER.get(row, {})
+    wrong = []
+    for expected, found in zip(bare, other):
+        what, _, value = found.rpartition(" ")
+        if found != expected and not (expected.rpartition(" ")[0] == what and value in allowed.get(what, ())):
+            wrong.append((expected, found))
+    return wrong + ([(len(bare), len(other))] if len(bare) != len(other) else [])
+
+
+@pytest.mark.parametrize("order", ["eager", "deferred"])
+@pytest.mark.parametrize("row", ROWS)
+def test_row(row, order, tmp_path):
+    more = dict(MORE.get(row, {}), B200OPT_VNODE_ORDER=order)
+    results = {arm: run(arm, tmp_path, "pool_table", row, behind=BEHIND.get(row), **more) for arm in ARMS}
+    bare = results["bare"]
+    if bare.returncode == SKIPPED:
+        pytest.skip("not on the virtual node")
+    assert bare.returncode == 0, bare.stdout + bare.stderr
+    for arm in ARMS[1:]:
+        assert results[arm].returncode == 0, (arm, results[arm].stdout + results[arm].stderr)
+        wrong = compare(row if arm == "pool" else "", bare.stdout.splitlines(), results[arm].stdout.splitlines())
+        assert not wrong, (arm, wrong)
+    assert "b200opt:" not in results["pool"].stderr, results["pool"].stderr
+    assert summed(tmp_path, "pool", "hits") > 0 or row not in HITS, records(tmp_path, "pool", "pool")
+    assert summed(tmp_path, "pool", "untracked") == summed(tmp_path, "pool", "unreturned") == 0
+
+
+def test_contents_can_be_filled(tmp_path):
+    for fill, expected in (("zero", "0 1 0"), ("poison", "0 0 1")):
+        done = run("pool", tmp_path / fill, "pool_table", "contents", B200OPT_MEMORY_FILL=fill)
+        assert " ".join(line.split()[-1] for line in done.stdout.splitlines()) == expected, done.stderr
