@@ -312,6 +312,18 @@ static char *speed_says(const json_t *throughput) {
   return b200_format("the candidate is %.3f times as fast [%.3f, %.3f] (%s)", ratio, low, high, label);
 }
 
+/* Why a candidate that converts is slower, where the cost model knows: NULL otherwise. */
+static char *slowdown_says(const json_t *comparison) {
+  const json_t *clock = json_array_get(json_object_get(json_object_get(comparison, "throughput"), "clocks"), 0);
+  const json_t *gemms = json_object_get(json_object_get(comparison, "gemms"), "candidate");
+  double native = report_real(gemms, "model_native_s"), narrow = report_real(gemms, "model_narrow_s");
+  if (strcmp(report_string(clock, "verdict"), speed_verdict_names[SPEED_SLOWER]) != 0 || !(narrow > native && native > 0))
+    return NULL;
+  return b200_format("the cost model gives the converted GEMMs %.2f times the time that they take unconverted: they are too "
+                     "small to earn back their quantisation, and B200OPT_STRATEGY=performant would leave them alone",
+                     narrow / native);
+}
+
 static json_t *verdict_part(enum loss_verdict verdict, char *says, json_t *also) {
   json_t *part = json_pack("{ss si ss so so}", "name", loss_verdict_names[verdict], "exit", loss_verdict_exit(verdict),
                            "tone", tones[verdict], "says", text_of(says), "also", also);
@@ -340,6 +352,9 @@ static json_t *make_verdict(const json_t *comparison, const struct loss_summary 
   }
   free(failed);
   add_line(also, speed_says(json_object_get(comparison, "throughput")));
+  char *slowdown = slowdown_says(comparison);
+  if (slowdown)
+    add_line(also, slowdown);
   if (has_loss)
     add_loss_warnings(also, summary, loss, pair);
   return verdict_part(verdict, says, also);

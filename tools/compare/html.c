@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The comparison as one page: the verdict, then what it rests on, then the rest. */
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -70,6 +71,18 @@ static void write_arms(struct page *page, const json_t *comparison) {
 }
 
 /* ---- the verdict and its figures */
+
+/* A line of the verdict, which the text prints in ASCII and without a capital, as a sentence. */
+static void write_sentence(struct page *page, const char *line) {
+  const char *sign;
+  if (*line)
+    page_text(page, "%c", toupper((unsigned char)*line));
+  for (line += *line != '\0'; (sign = strstr(line, "+-")); line = sign + 2) {
+    page_text(page, "%.*s", (int)(sign - line), line);
+    page_text(page, "\xC2\xB1");
+  }
+  page_text(page, "%s.", line);
+}
 
 static void figure_begin(struct page *page, const char *name) {
   page_tags(page, "<div><dt>");
@@ -150,13 +163,13 @@ static void write_verdict(struct page *page, const json_t *comparison) {
   page_value(page, json_object_get(verdict, "tone"));
   page_tags(page, "\"><h1>");
   page_value(page, json_object_get(verdict, "name"));
-  page_tags(page, "</h1>\n<p class=\"says\">");
-  page_value(page, json_object_get(verdict, "says"));
-  page_tags(page, ".</p>\n");
+  page_tags(page, "</h1>\n<p class=\"says wrap\">");
+  write_sentence(page, report_string(verdict, "says"));
+  page_tags(page, "</p>\n");
   json_array_foreach(json_object_get(verdict, "also"), i, line) {
     page_tags(page, "<p class=\"also wrap\">");
-    page_value(page, line);
-    page_tags(page, ".</p>\n");
+    write_sentence(page, json_string_value(line));
+    page_tags(page, "</p>\n");
   }
   page_tags(page, "</header>\n<dl class=\"figures\">\n");
   if (json_is_object(json_object_get(comparison, "loss")))
@@ -249,7 +262,7 @@ static void write_curves(struct page *page, const json_t *pairs) {
   page_plot_band(&plot, "baseline band", curve_rows(json_array_get(pairs, 0)), STEP, A_LOW, A_HIGH);
   page_plot_band(&plot, "candidate band", curve_rows(json_array_get(pairs, 0)), STEP, B_LOW, B_HIGH);
   json_array_foreach(pairs, i, pair) {
-    page_plot_line(&plot, i ? "baseline run" : "baseline line", curve_rows(pair), STEP, A);
+    page_plot_line(&plot, i ? "baseline run" : "baseline under", curve_rows(pair), STEP, A);
     page_plot_line(&plot, i ? "candidate run" : "candidate line", curve_rows(pair), STEP, B);
   }
   page_plot_end(&plot);
@@ -508,8 +521,8 @@ static void write_levels(struct page *page, const json_t *time) {
     json_array_append_new(json_object_get(table, "columns"), json_string("candidate cost"));
   }
   page_tags(page, "<h3>Time to equal loss</h3><p class=\"soft\">");
-  page_value(page, json_object_get(time, "says"));
-  page_tags(page, ".</p>");
+  write_sentence(page, report_string(time, "says"));
+  page_tags(page, "</p>");
   page_table(page, "time to equal loss", table);
   json_decref(table);
 }
@@ -522,8 +535,8 @@ static void write_speed(struct page *page, const json_t *comparison) {
           "Steps after the warm-up, on the slowest rank. Modelled and measured times are never put into one figure.");
   if (!json_array_size(clocks)) {
     page_tags(page, "<p>");
-    page_value(page, json_object_get(throughput, "why_not"));
-    page_tags(page, ".</p>");
+    write_sentence(page, report_string(throughput, "why_not"));
+    page_tags(page, "</p>");
   }
   if (json_is_object(json_object_get(throughput, "split")))
     write_split(page, json_object_get(throughput, "split"));
@@ -558,7 +571,7 @@ static void write_communication_plot(struct page *page, const json_t *communicat
     char classes[32];
     snprintf(classes, sizeof(classes), "%s band", page_sides[side]);
     page_plot_band(&plot, classes, rows, 0, low, low + 1);
-    snprintf(classes, sizeof(classes), "%s line", page_sides[side]);
+    snprintf(classes, sizeof(classes), "%s %s", page_sides[side], side ? "line" : "under");
     page_plot_line(&plot, classes, rows, 0, low + 2);
   }
   page_plot_end(&plot);
@@ -665,7 +678,7 @@ static void write_gemms(struct page *page, const json_t *comparison) {
     const json_t *a = json_object_get(row, "baseline"), *b = json_object_get(row, "candidate");
     page_tags(page, "<tr><td>");
     page_text(page, "%s", report_string(row, "role"));
-    page_tags(page, "</td><td class=\"mono\">");
+    page_tags(page, "</td><td class=\"mono whole\">");
     page_text(page, "%" PRId64 ", %" PRId64 ", %" PRId64, report_number(row, "m"), report_number(row, "n"),
               report_number(row, "k"));
     if (report_number(row, "batch") > 1)

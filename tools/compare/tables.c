@@ -54,8 +54,9 @@ json_t *compare_memory(const struct compare_arm *const arms[2]) {
 struct done {
   const char *plan, *reason; /* of the most FLOPs */
   int64_t most, flops, calls, converted;
-  size_t kinds; /* different plans and reasons */
-  double error; /* the largest audited; NAN: none, -1: not finite */
+  int64_t model_native_ns, model_narrow_ns; /* of converted calls */
+  size_t kinds;                             /* different plans and reasons */
+  double error;                             /* the largest audited; NAN: none, -1: not finite */
 };
 
 struct shape {
@@ -104,8 +105,11 @@ static void add_gemm(struct shapes *shapes, int side, const struct b200_log_gemm
   }
   done->calls = b200_add(done->calls, gemm->calls);
   done->flops = b200_add(done->flops, gemm->flops);
-  if (strcmp(plan, "native") != 0)
+  if (strcmp(plan, "native") != 0) {
     done->converted = b200_add(done->converted, gemm->flops);
+    done->model_native_ns = b200_add(done->model_native_ns, gemm->model_native_ns);
+    done->model_narrow_ns = b200_add(done->model_narrow_ns, gemm->model_narrow_ns);
+  }
   shapes->flops[side] = b200_add(shapes->flops[side], gemm->flops);
 }
 
@@ -158,13 +162,16 @@ static json_t *done_row(const struct done *done, int64_t all) {
 }
 
 static json_t *totals(const struct shapes *shapes, int side) {
-  int64_t converted = 0, calls = 0;
+  int64_t converted = 0, calls = 0, native_ns = 0, narrow_ns = 0;
   for (size_t i = 0; i < shapes->count; i++) {
     converted = b200_add(converted, shapes->list[i].done[side].converted);
     calls = b200_add(calls, shapes->list[i].done[side].calls);
+    native_ns = b200_add(native_ns, shapes->list[i].done[side].model_native_ns);
+    narrow_ns = b200_add(narrow_ns, shapes->list[i].done[side].model_narrow_ns);
   }
-  return json_pack("{sI sI sf}", "calls", (json_int_t)calls, "flops", (json_int_t)shapes->flops[side], "converted",
-                   shapes->flops[side] ? (double)converted / (double)shapes->flops[side] : 0);
+  return json_pack("{sf sf sI sI sf}", "model_native_s", 1e-9 * (double)native_ns, "model_narrow_s",
+                   1e-9 * (double)narrow_ns, "calls", (json_int_t)calls, "flops", (json_int_t)shapes->flops[side],
+                   "converted", shapes->flops[side] ? (double)converted / (double)shapes->flops[side] : 0);
 }
 
 json_t *compare_gemms(const struct compare_arm *const arms[2]) {

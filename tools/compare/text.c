@@ -188,7 +188,7 @@ static void print_gemms(const struct report_text *text, const json_t *comparison
   line(text, "converted", "%.1f %% of the candidate's FLOPs, %.1f %% of the baseline's",
        100 * report_real(json_object_get(gemms, "candidate"), "converted"),
        100 * report_real(json_object_get(gemms, "baseline"), "converted"));
-  report_table_line(text, "  %-8s %-24s %6s  %-20s %-20s %s", "role", "m, n, k", "share", "baseline", "candidate", "error");
+  report_table_line(text, "  %-8s %-18s %6s  %-24s %-24s %s", "role", "m, n, k", "share", "baseline", "candidate", "error");
   json_array_foreach(json_object_get(gemms, "rows"), i, row) {
     const json_t *a = json_object_get(row, "baseline"), *b = json_object_get(row, "candidate"),
                  *error = json_object_get(b, "audited_error");
@@ -202,7 +202,7 @@ static void print_gemms(const struct report_text *text, const json_t *comparison
     if (json_is_number(error))
       snprintf(shown, sizeof(shown), "%.4f", json_number_value(error));
     char *ascii[2] = {plain(plans[0]), plain(plans[1])}, *role = plain(report_string(row, "role"));
-    report_table_line(text, "  %-8.8s %-24s %5.1f%%  %-20.20s %-20.20s %s", role, shape,
+    report_table_line(text, "  %-8.8s %-18s %5.1f%%  %-24.24s %-24.24s %s", role, shape,
                       100 * report_real(json_is_object(b) ? b : a, "share"), ascii[0], ascii[1], shown);
     free(role);
     free(ascii[0]);
