@@ -93,5 +93,28 @@ report 0 names
 grep -q '?\[31mnnn' out || fail "names: $(cat out)"
 report 1 tree --against names
 
+# memory over the steps: what only grows is pointed out, a cache that has filled up is not
+hbm() {
+  awk -v kind="$1" 'BEGIN {
+    for (i = 0; i < 22; i++) {
+      held = 1048576 * (kind == "leak" ? 100 + 4 * i + (i % 3) * 50 : 100 + (i < 9 ? 20 * i : 180))
+      printf "{\"t\":\"step\",\"gen\":0,\"step\":%d,\"source\":\"coll\",\"period\":4,\"t_ns\":%d,\"dur_ns\":10,\"hbm\":{\"pytorch\":%d,\"nccl\":1048576},\"hbm_used\":%d}\n", i, i * 10, held, held + 2097152
+    }
+  }'
+}
+log leak "$(hbm leak)"
+report 0 leak
+grep -qx 'Device memory over 22 steps (rank 0, at the start of each)' out || fail "leak: $(cat out)"
+grep -Eqx '  +step +pytorch +nccl +used' out || fail "leak: $(cat out)"
+grep -Eqx '  +0 +100 MiB +1 MiB +102 MiB' out || fail "leak: $(cat out)"
+grep -Eqx '  +21 +184 MiB +1 MiB +186 MiB' out || fail "leak: $(cat out)"
+grep -qx 'pytorch   most 280 MiB, at step 20' out || fail "leak: $(cat out)"
+grep -q '^ *it grew by 4 MiB a step' out || fail "leak: $(cat out)"
+[ "$(grep -c 'it grew by' out)" = 2 ] || fail "leak: $(cat out)"
+log full "$(hbm full)"
+report 0 full
+grep -qx 'pytorch   most 280 MiB, at step 9' out || fail "full: $(cat out)"
+grep -q 'it grew by' out && fail "full: $(cat out)"
+
 [ "$failed" = 0 ] || echo "$failed failed"
 exit "$((failed > 0))"

@@ -3,6 +3,7 @@
 
 #include "tools/report/bottleneck.h"
 #include "tools/report/conversion.h"
+#include "tools/report/memory.h"
 #include "tools/report/overlap.h"
 #include "tools/report/rows.h"
 
@@ -464,6 +465,7 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   json_object_set_new(arm, "drops", text_section(counted, true));
   json_object_set_new(arm, "oom", oom_section(counted));
   json_object_set_new(arm, "stacks", stack_section(counted));
+  json_object_set_new(arm, "memory", report_memory(shim.logs, shim.count));
   json_object_set_new(arm, "execution", execution_section(&node));
   json_object_set_new(arm, "communication", report_overlap(shim.logs, shim.count, is_virtual(&node, lead)));
   json_object_set_new(arm, "conversion", report_conversion(shim.logs, shim.count));

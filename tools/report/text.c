@@ -4,6 +4,7 @@
 #include "interpose/record/reader.h"
 #include "tools/report/bottleneck.h"
 #include "tools/report/overlap.h"
+#include "tools/report/memory.h"
 #include "tools/report/print.h"
 
 #include <inttypes.h>
@@ -547,6 +548,7 @@ void report_print(FILE *out, const json_t *original, bool colour) {
   print_collectives(&text, json_object_get(arm, "collectives"));
   report_print_overlap(&text, json_object_get(arm, "communication"));
   print_memory(&text, json_object_get(arm, "hbm"));
+  report_print_memory_timeline(&text, json_object_get(arm, "memory"));
   print_stacks(&text, json_object_get(arm, "stacks"));
   print_node_check(&text, json_object_get(report, "node_check"));
   print_troubles(&text, arm);
