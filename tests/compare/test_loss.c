@@ -325,6 +325,28 @@ START_TEST(far_above_and_rising_is_diverged) {
 }
 END_TEST
 
+/* Losses that are finite and absurd: squares and sums of them must not hide what happened. */
+START_TEST(losses_that_explode) {
+  const double absurd[] = {1e9, 1e100, 1e300};
+  for (size_t k = 0; k < 3; k++) {
+    make(1000, 0, 0.3);
+    for (size_t i = 500; i < 1000; i++)
+      b[i].loss = absurd[k] * (1 + 0.1 * (double)(i % 7));
+    compare(1000, 1000, &one_percent);
+    is(LOSS_DIVERGED, LOSS_BY_RISE);
+    for (size_t i = 0; i < 1000; i++)
+      b[i].loss = absurd[k] * (1 + 0.1 * (double)(i % 7));
+    compare(1000, 1000, &one_percent); /* from the first step on */
+    ck_assert(pair.verdict == LOSS_WORSE || pair.verdict == LOSS_DIVERGED || pair.verdict == LOSS_INVALID);
+    make(1000, 0.1, 0.3);
+    b[400].loss = absurd[k]; /* one spike */
+    compare(1000, 1000, &one_percent);
+    is(LOSS_EQUIVALENT, LOSS_BY_INTERVAL);
+    ck_assert(pair.spikes_only_b >= 1 && pair.above_best_percent < 2 && pair.largest_gap_percent > 1e4);
+  }
+}
+END_TEST
+
 /* Same level, own noise: what another order of the data looks like. */
 START_TEST(noise_that_is_not_related_is_other_data) {
   make(1000, 0, 0);
@@ -592,18 +614,18 @@ END_TEST
   X(thresholds_are_the_fitted_ones)                                                                                         \
   X(nothing_to_compare)                                                                                                     \
   X(nan_in_the_candidate_is_divergence_at_any_step)                                                                         \
-  X(nan_counts_before_overlap_and_beyond_the_baseline) X(who_was_first_with_nan)                                            \
-      X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run) X(steps_are_matched_by_their_number)      \
-          X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred) X(assumed_floor_is_said)               \
-              X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent)                          \
-                  X(another_start_blocks_equivalent_and_hides_nothing) X(start_is_judged_from_the_first_steps_only)         \
-                      X(far_above_and_rising_is_diverged) X(noise_that_is_not_related_is_other_data) X(short_runs_say_so)   \
-                          X(identical_runs_are_equivalent_at_any_length_with_a_window)                                      \
-                              X(percent_of_what_is_not_positive_has_no_meaning) X(steps_advised)                            \
-                                  X(lag_in_training_steps_by_hand) X(spikes_of_either_and_of_the_candidate_alone)           \
-                                      X(largest_smoothed_gap_and_where) X(floor_is_the_root_mean_square)                    \
-                                          X(three_pairs_speak_of_the_recipe) X(two_pairs_speak_of_these_runs)               \
-                                              X(one_pair_is_its_own_summary) X(one_bad_pair_decides)                        \
-                                                  X(identical_pairs_are_equivalent) X(time_to_a_level_by_hand)              \
-                                                      X(time_to_equal_loss_without_times) X(time_to_equal_loss_until_nan)
+  X(nan_counts_before_overlap_and_beyond_the_baseline)                                                                      \
+  X(who_was_first_with_nan) X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run)                     \
+      X(steps_are_matched_by_their_number) X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred)       \
+          X(assumed_floor_is_said) X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent)     \
+              X(another_start_blocks_equivalent_and_hides_nothing) X(start_is_judged_from_the_first_steps_only)             \
+                  X(far_above_and_rising_is_diverged) X(losses_that_explode) X(noise_that_is_not_related_is_other_data)     \
+                      X(short_runs_say_so) X(identical_runs_are_equivalent_at_any_length_with_a_window)                     \
+                          X(percent_of_what_is_not_positive_has_no_meaning) X(steps_advised)                                \
+                              X(lag_in_training_steps_by_hand) X(spikes_of_either_and_of_the_candidate_alone)               \
+                                  X(largest_smoothed_gap_and_where) X(floor_is_the_root_mean_square)                        \
+                                      X(three_pairs_speak_of_the_recipe) X(two_pairs_speak_of_these_runs)                   \
+                                          X(one_pair_is_its_own_summary) X(one_bad_pair_decides)                            \
+                                              X(identical_pairs_are_equivalent) X(time_to_a_level_by_hand)                  \
+                                                  X(time_to_equal_loss_without_times) X(time_to_equal_loss_until_nan)
 UNIT_MAIN("compare_loss", CASES)

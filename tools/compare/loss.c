@@ -14,6 +14,7 @@
 #define EARLY_TO 220       /* … and after them runs on the same data have drifted apart */
 #define NOISE_LEAST 60     /* fewer values have no correlation worth a verdict */
 #define SPIKE_SD 4
+#define GAP_MOST 1e6   /* percent: what a run that explodes is taken to be, so that sums stay exact and squares finite */
 #define SLOPE_T_SEEN 2 /* below, the baseline's loss does not fall: no lag in steps */
 #define PAIRS_MOST 1000
 #define NORMAL_95 1.6448536269514722
@@ -101,6 +102,11 @@ static void smooth(const double *values, size_t count, double *out) {
   }
 }
 
+/* A NaN stays one. */
+static double clipped(double value, double most_of_it) {
+  return value > most_of_it ? most_of_it : value < -most_of_it ? -most_of_it : value;
+}
+
 /* Room for `count` common steps, in one block that begins at `steps`; `work` gets room for twice as many. */
 static void series_make(struct loss_series *series, size_t count, double **work) {
   double **arrays[] = {&series->a,   &series->b,   &series->smooth_a, &series->smooth_b, &series->gap, &series->smooth_gap,
@@ -139,7 +145,7 @@ static void series_fill(struct loss_series *series, const struct compare_point *
   smooth(series->a, series->count, series->smooth_a);
   smooth(series->b, series->count, series->smooth_b);
   for (size_t i = 0; i < series->count; i++)
-    series->gap[i] = 100 * (series->b[i] - series->a[i]) / series->smooth_a[i];
+    series->gap[i] = clipped(100 * (series->b[i] - series->a[i]) / series->smooth_a[i], GAP_MOST);
   smooth(series->gap, series->count, series->smooth_gap);
 }
 
@@ -209,12 +215,16 @@ static double start_difference(const struct loss_series *series) {
   return sqrt(squares / START_STEPS);
 }
 
-/* How far the mean of the last `window` values is above the lowest mean of as many in a row, in percent of the latter. */
-static double above_best(const double *values, size_t count, size_t window) {
-  double sum = stats_mean(values, window) * (double)window, best = sum;
-  for (size_t i = window; i < count; i++) {
-    sum += values[i] - values[i - window];
-    best = fmin(best, sum);
+/* How far the mean of the last `window` values is above the lowest mean of as many in a row, in percent of the latter.
+   Values count as `most_of_it` at most. */
+static double above_best(const double *values, size_t count, size_t window, double most_of_it) {
+  double sum = 0, best = INFINITY;
+  for (size_t i = 0; i < count; i++) {
+    sum += clipped(values[i], most_of_it);
+    if (i >= window)
+      sum -= clipped(values[i - window], most_of_it);
+    if (i + 1 >= window)
+      best = fmin(best, sum);
   }
   return 100 * (sum / best - 1);
 }
@@ -235,7 +245,7 @@ static void measure(const struct loss_series *series, double *work, struct loss_
   pair->steps_advised = loss_steps_advised(pair->margin_percent, pair->sd_percent, pair->lag1);
   pair->below_advised = count < pair->steps_advised;
 
-  pair->above_best_percent = above_best(series->b, count, pair->window);
+  pair->above_best_percent = above_best(series->b, count, pair->window, pair->loss_a * GAP_MOST / 100);
   pair->correlation_early = noise_correlation(series, EARLY_FROM, least(count, EARLY_TO), work);
   pair->correlation_late = noise_correlation(series, most(from, EARLY_FROM), count, work);
   pair->start_percent = start_difference(series);

@@ -8,11 +8,11 @@
  * of the run as a whole that only repeated runs show (the floor).
  *
  *   pair        a run of the baseline and a run of the candidate with the same seed
- *   gap         100 (candidate - baseline) / centred mean of the baseline, per common step; positive is worse
- *   window      the last quarter of the common steps, at least LOSS_WINDOW_LEAST of them
- *   half-width  of the 90 % interval around the mean gap, both sides; within-run error and floor added as squares
- *   floor       root mean square of the window's gap over pairs of runs that are meant to be equal (A/A)
- *   margin      the gap that is still nothing to worry about, in percent
+ *   gap         100 (candidate - baseline) / centred mean of the baseline, per common step; positive is worse; a million at
+ * most window      the last quarter of the common steps, at least LOSS_WINDOW_LEAST of them half-width  of the 90 % interval
+ * around the mean gap, both sides; within-run error and floor added as squares floor       root mean square of the window's
+ * gap over pairs of runs that are meant to be equal (A/A) margin      the gap that is still nothing to worry about, in
+ * percent
  *
  * Every number that was fitted on curves stands in loss_thresholds.
  *
