@@ -6,6 +6,7 @@
 #include "tools/doctor/process.h"
 #include "tools/doctor/stacks.h"
 #include "tools/launch.h"
+#include "tools/lint/settings.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -237,7 +238,11 @@ static void check_log(struct patient *patient) {
     problem(patient, "warning", "%s", patient->log->warnings[i].text);
 }
 
-/* Settings of other people that change what is measured. */
+static const char *from_process(const void *process, const char *name) {
+  return process_getenv(process, name);
+}
+
+/* Settings of other people that change what is measured, or are known to hurt. */
 static void check_surroundings(const struct patient *patient) {
   const char *value = process_getenv(&patient->process, "CUDA_DEVICE_MAX_CONNECTIONS");
   if (value)
@@ -247,6 +252,11 @@ static void check_surroundings(const struct patient *patient) {
     fact("note", "NCCL_PROTO=%s is forced (SageMaker's launchers set Simple): small collectives are slower", value);
   if (patient->config.mode == B200_MODE_OFF)
     fact("note", "B200OPT=off: calls go straight through and nothing is counted");
+  struct settings_facts facts = {.get = from_process, .context = &patient->process};
+  settings_ask_machine(&facts);
+  for (int i = 0; i < SETTINGS_COUNT; i++)
+    if (settings_hurt(&facts, (enum settings_row)i))
+      fact("note", "%s (%s)", settings_text((enum settings_row)i), settings_source((enum settings_row)i));
 }
 
 static void check_variables(struct patient *patient) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/cmd.h"
+#include "tools/lint/settings.h"
+#include "tools/report/print.h"
 #include "tools/shape.h"
 
 #include "policy/rules.h"
@@ -13,8 +15,8 @@
 #define CUBLASLT_VERSION 130100 /* of GPUs that are named on the command line */
 
 static const char doc[] =
-    "Check the variables and rules of this environment, and show what they do with the GEMMs of a log, of a model or of one "
-    "shape. Nothing is run.\n"
+    "Check the variables and rules of this environment, and what of PyTorch's and NCCL's is known to hurt; show what the "
+    "rules do with the GEMMs of a log, of a model or of one shape. Nothing is run.\n"
     "\n"
     "With B200OPT_PRECISION=observe, which decides nothing, the tables are those of auto."
     "\v"
@@ -44,7 +46,7 @@ static const char doc[] =
     "\n"
     "EXIT STATUS\n"
     "  0  the variables and rules are right\n"
-    "  1  one is not\n"
+    "  1  one is not, or is known to hurt\n"
     "  2  wrong arguments\n"
     "  3  the log cannot be read\n"
     "\n"
@@ -108,6 +110,29 @@ static bool check_environment(const struct b200_config *config, const struct b20
   printf("right     the variables, and %d rule%s%s\n", policy->rule_count, policy->rule_count == 1 ? "" : "s",
          policy->positional ? ", some of which ask where in the job a GEMM stands" : "");
   return true;
+}
+
+static const char *from_environment(const void *unused, const char *name) {
+  (void)unused;
+  return getenv(name);
+}
+
+/* Settings of PyTorch's and NCCL's memory. Returns whether none is known to hurt. */
+static bool check_settings(void) {
+  const struct report_text text = {stdout, false};
+  struct settings_facts facts = {.get = from_environment};
+  bool good = true;
+  settings_ask_machine(&facts);
+  for (int i = 0; i < SETTINGS_COUNT; i++) {
+    enum settings_row row = (enum settings_row)i;
+    if (!settings_hurt(&facts, row))
+      continue;
+    char line[1024];
+    snprintf(line, sizeof(line), "%s (%s)", settings_text(row), settings_source(row));
+    report_line(&text, "hurts", line);
+    good = false;
+  }
+  return good;
 }
 
 /* The decision as the tables show it: observe decides nothing. */
@@ -378,6 +403,7 @@ int cmd_lint(int argc, char **argv) {
   struct b200_device device = choose_device(&arguments, log);
   b200_config_load(&config);
   bool right = check_environment(&config, &device, &policy);
+  right = check_settings() && right;
   if (arguments.shape)
     print_shape(&policy, &facts, &config);
   if (model)

@@ -38,6 +38,12 @@ log 1000000000
 grep -q '^  log        none of this process' out || fail "stale log: $(cat out)"
 stop
 
+# Settings that are known to hurt.
+start NCCL_CUMEM_ENABLE=0 sleep 60
+"$command" doctor --pid "$patient" >out 2>&1
+grep -q '^  note       NCCL_CUMEM_ENABLE=0: ' out || fail "settings: $(cat out)"
+stop
+
 # An empty SM_OUTPUT_DATA_DIR is an unset one.
 start SM_OUTPUT_DATA_DIR= sleep 60
 log "$(date +%s)000000000"

@@ -33,6 +33,17 @@ lint 0 'rule 2    index>=30:native'
 with='B200OPT_RULES_FILE=nowhere'
 lint 1 "wrong     B200OPT_RULES_FILE: 'nowhere': it cannot be opened; no rule is in place"
 
+# what is known to hurt, of PyTorch and NCCL; each row: tests/unit_tools/test_settings.c
+with='PYTORCH_ALLOC_CONF=max_split_size_mb:128,expandable_segments:True TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=0'
+lint 1 'hurts     expandable_segments:True with max_split_size_mb: .*'
+grep -q 'pytorch#193400' out || fail "hurts: $(cat out)"
+[ "$(grep -c '^hurts' out)" = 1 ] || fail "hurts: $(cat out)"
+with='NCCL_CUMEM_ENABLE=0'
+lint 1 'hurts     NCCL_CUMEM_ENABLE=0: .*'
+lint 1 'right     the variables, and 0 rules'
+with='PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8'
+lint 0 'right     the variables, and 0 rules'
+
 # one shape
 with='B200OPT_PRECISION=fp8'
 lint 0 'plan      fp8: converted' --shape 8192,16384,8192,dgrad --gpu b200

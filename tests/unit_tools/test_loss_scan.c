@@ -76,6 +76,7 @@ static const char *const others[] = {
     "step 3 test loss: 2.5",
     "step 3 aux loss: 2.5",
     "Epoch 1: train_loss_epoch=2.5",
+    "Epoch 1:   0%|          | 0/10 [00:00<?, ?it/s, v_num=0, train_loss=0.331]",
     "loss scale: 65536.0",
     "loss = model(batch).loss",
     "--loss 2",
