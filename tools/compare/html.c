@@ -577,6 +577,29 @@ static void write_communication_plot(struct page *page, const json_t *communicat
   page_plot_end(&plot);
 }
 
+/* The step and three columns from `low` on. */
+static json_t *part_of_table(const json_t *table, size_t low) {
+  json_t *columns = json_array(), *rows = json_array();
+  size_t i;
+  const json_t *names = json_object_get(table, "columns"), *row;
+  json_array_append(columns, json_array_get(names, 0));
+  for (size_t j = low; j < low + 3; j++)
+    json_array_append(columns, json_array_get(names, j));
+  json_array_foreach(json_object_get(table, "rows"), i, row)
+      json_array_append_new(rows, json_pack("[OOOO]", json_array_get(row, 0), json_array_get(row, low),
+                                            json_array_get(row, low + 1), json_array_get(row, low + 2)));
+  return json_pack("{so so}", "columns", columns, "rows", rows);
+}
+
+static void write_communication_data(struct page *page, const json_t *communication, size_t low) {
+  for (int side = 0; side < 2; side++) {
+    json_t *table = part_of_table(json_object_get(communication, page_sides[side]), low);
+    page_data(page, page_sides[side], table);
+    json_decref(table);
+  }
+  page_figure_end(page);
+}
+
 static void write_communication(struct page *page, const json_t *comparison) {
   const json_t *communication = json_object_get(comparison, "communication");
   if (!json_is_object(communication))
@@ -585,13 +608,10 @@ static void write_communication(struct page *page, const json_t *comparison) {
           "Blocked: compute streams waited for a collective that ran. Hidden: a collective ran and nothing waited for it.");
   write_communication_plot(page, communication, "Blocked, per step",
                            "Milliseconds per step in which collectives kept compute waiting.", 1);
-  page_figure_end(page);
+  write_communication_data(page, communication, 1);
   write_communication_plot(page, communication, "Hidden, per step",
                            "Milliseconds per step in which collectives ran beside compute.", 4);
-  for (int side = 0; side < 2; side++)
-    page_data(page, side ? "communication of the candidate" : "communication of the baseline",
-              json_object_get(communication, page_sides[side]));
-  page_figure_end(page);
+  write_communication_data(page, communication, 4);
   section_end(page);
 }
 

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `b200opt compare` and `ab` say of made-up runs: verdict, exit status, what makes runs incomparable, which clock is which, and
+what becomes of a run that fails. No PyTorch and no virtual node."""
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import subprocess
+
+import arms
+import pytest
+
+COMMAND = os.environ["B200_COMMAND"]
+KEYS = (pathlib.Path(__file__).resolve().parents[2] / "tools/compare/KEYS.md").read_text()
+
+
+def compare(baseline, candidate, *options):
+    done = subprocess.run([COMMAND, "compare", baseline, candidate, "--json", "-", *options], capture_output=True, text=True, check=False)
+    assert done.stderr == "", done.stderr
+    data = json.loads(done.stdout)
+    assert data["verdict"]["exit"] == done.returncode
+    return data
+
+
+def csv(path, curve):
+    path.write_text("step,loss\n" + "".join(f"{step},{loss!r}\n" for step, loss in enumerate(curve)))
+    return path
+
+
+def names(data):
+    return data["verdict"]["name"], data["verdict"]["exit"]
+
+
+@pytest.mark.parametrize(
+    "percent, verdict", [(0.0, ("EQUIVALENT", 0)), (2.0, ("WORSE", 1)), (-2.0, ("BETTER", 0)), (1.0, ("INCONCLUSIVE", 2))], ids=str
+)
+def test_verdict_and_exit_status(tmp_path, percent, verdict):
+    """The gap comes in after a common start, since another start would be told of."""
+    a = arms.losses(800, 1)
+    b = [loss * (1 + percent / 100 * min(step / 400, 1)) for step, loss in enumerate(arms.losses(800, 2))]
+    data = compare(csv(tmp_path / "a.csv", a), csv(tmp_path / "b.csv", b))
+    assert names(data) == verdict, data["verdict"]
+    assert data["loss"]["gap_percent"] == pytest.approx(percent, abs=0.05)
+    assert data["loss"]["margin_percent"] == 1 and data["loss"]["floor_source"] == "assumed"
+
+
+def test_equal_numbers_have_no_gap(tmp_path):
+    curve = arms.losses(800, 1)
+    data = compare(csv(tmp_path / "a.csv", curve), csv(tmp_path / "b.csv", curve))
+    assert names(data) == ("EQUIVALENT", 0) and data["loss"]["identical"] and data["loss"]["pairs"][0]["gap_percent"] == 0
+
+
+def test_no_number_is_told_before_what_is_not_comparable(tmp_path):
+    curve = arms.losses(300, 1)
+    a = arms.write(tmp_path / "a", curve)
+    b = arms.write(tmp_path / "b", [*curve[:150], *[math.nan] * 150], world=4)
+    data = compare(a, b)
+    assert names(data) == ("DIVERGED", 4)
+    assert any("world size differs: 2 against 4" in line for line in data["verdict"]["also"])
+
+
+@pytest.mark.parametrize("change, check", [({"world": 4}, "world size"), ({"batch": 2}, "global batch")], ids=lambda value: str(value))
+def test_other_jobs_are_not_compared(tmp_path, change, check):
+    a, b = arms.write(tmp_path / "a", arms.losses(300, 1)), arms.write(tmp_path / "b", arms.losses(300, 2), **change)
+    data = compare(a, b)
+    assert names(data) == ("INVALID", 3) and data["verdict"]["says"].startswith(f"{check} differs: ")
+    assert {row["name"]: row["state"] for row in data["checks"]}[check] == "differs"
+
+
+def test_another_order_of_the_data_is_not_compared(tmp_path):
+    data = compare(csv(tmp_path / "a.csv", arms.losses(800, 1)), csv(tmp_path / "b.csv", arms.losses(800, 1, data=1)))
+    assert names(data) == ("INVALID", 3) and "data" in data["verdict"]["says"]
+
+
+def test_measured_floor(tmp_path):
+    a = csv(tmp_path / "a.csv", arms.losses(1200, 1))
+    b = csv(tmp_path / "b.csv", arms.losses(1200, 2))
+    for run in (1, 2, 3):
+        (tmp_path / "aa" / f"run-{run}").mkdir(parents=True)
+        csv(tmp_path / "aa" / f"run-{run}" / "loss.csv", [loss * (1 + 0.001 * run) for loss in arms.losses(1200, run)])
+    data = compare(a, b, "--aa", tmp_path / "aa")
+    # Gaps of 0.1 and 0.2 % to the first: their rms. From 1,000 steps on the margin is then 0.25 %.
+    assert data["loss"]["floor_source"] == "measured" and data["loss"]["aa_pairs"] == 2
+    assert data["loss"]["pairs"][0]["floor_percent"] == pytest.approx(math.hypot(0.1, 0.2) / math.sqrt(2), rel=0.05)
+    assert data["loss"]["margin_percent"] == 0.25
+    told = compare(a, b, "--floor", "0.02", "--margin", "0.5")
+    assert told["loss"]["floor_source"] == "given" and told["loss"]["margin_percent"] == 0.5
+
+
+def clocks(data):
+    return {clock["clock"]: clock for clock in data["throughput"]["clocks"]}
+
+
+def test_modelled_and_measured_times_are_apart(tmp_path):
+    a = arms.write(tmp_path / "a", arms.losses(400, 1), step_ms=2.0)
+    b = arms.write(tmp_path / "b", arms.losses(400, 2), step_ms=1.6)
+    data = compare(a, b, "--price-per-hour", "90")
+    by_clock = clocks(data)
+    assert list(by_clock) == ["modelled", "host"] and data["throughput"]["modelled"]
+    assert by_clock["modelled"]["ratio"] == pytest.approx(1.25, rel=0.01) and by_clock["modelled"]["verdict"] == "FASTER"
+    assert by_clock["modelled"]["baseline"]["steady_s"] == pytest.approx(0.00202, rel=0.02)
+    assert by_clock["host"]["baseline"]["steady_s"] == pytest.approx(0.00202 * 64, rel=0.1)
+    assert "says nothing about a GPU" in by_clock["host"]["label"] and "modelled" in by_clock["modelled"]["label"]
+    assert data["time_to_loss"]["clock"] == "modelled"
+    # 90 an hour is 0.025 a second.
+    assert by_clock["modelled"]["candidate"]["cost_per_1000_steps"] == pytest.approx(1000 * 0.0016 * 0.025, rel=0.02)
+    assert by_clock["host"]["candidate"]["cost_per_1000_steps"] is None, "the emulation's time costs nothing"
+
+
+def test_one_side_on_a_node_is_not_compared_in_speed(tmp_path):
+    a = arms.write(tmp_path / "a", arms.losses(400, 1))
+    b = arms.write(tmp_path / "b", arms.losses(400, 2), node=False)
+    data = compare(a, b)
+    assert data["throughput"]["mixed"] and data["throughput"]["clocks"] == [] and data["throughput"]["split"] is None
+    assert data["time_to_loss"] is None and data["verdict"]["name"] == "EQUIVALENT"
+
+
+def test_without_a_node_the_host_counts(tmp_path):
+    a = arms.write(tmp_path / "a", arms.losses(400, 1), node=False)
+    b = arms.write(tmp_path / "b", arms.losses(400, 2), step_ms=1.6, node=False)
+    data = compare(a, b)
+    assert list(clocks(data)) == ["host", "device"] and not data["throughput"]["modelled"]
+    assert clocks(data)["host"]["label"] == "measured on the host" and data["time_to_loss"]["clock"] == "host"
+    split = data["throughput"]["split"]
+    assert split["clock"] == "device"
+    parts = sum(split["difference"][part] for part in ("gemm_s", "blocked_s", "host_s", "other_s"))
+    assert parts == pytest.approx(split["difference"]["total_s"])
+
+
+def test_differences_are_listed(tmp_path):
+    a = arms.write(tmp_path / "a", arms.losses(300, 1), config={"B200OPT_LOG_DIR": "/a (environment)", "B200OPT_GUARD": "on (file)"})
+    b = arms.write(tmp_path / "b", arms.losses(300, 2), config={"B200OPT_LOG_DIR": "/b (environment)", "B200OPT_GUARD": "on (environment)", "B200OPT_PRECISION": "fp8 (environment)"},
+                   versions={"cudart": 12080, "nccl": 23007}, plan="fp8", reason="converted")
+    data = compare(a, b)
+    differing = {row["name"]: (row["baseline"], row["candidate"]) for row in data["environment"] if row["differs"] and not row["of_the_run"]}
+    assert differing == {"cudart": (13020, 12080), "B200OPT_PRECISION": (None, "fp8")}
+    row = next(row for row in data["gemms"]["rows"] if row["role"] == "fprop")
+    assert row["baseline"]["plan"] == "native" and row["candidate"]["plan"] == "fp8" and row["candidate"]["reason"] == "converted"
+    assert row["candidate"]["audited_error"] == pytest.approx(0.0379) and row["candidate"]["share"] == pytest.approx(1 / 3)
+    assert data["gemms"]["candidate"]["converted"] == 1 and data["gemms"]["baseline"]["converted"] == 0
+    memory = {row["owner"]: row for row in data["memory"]}
+    assert memory["pytorch"]["baseline"] == 155189248, "the rank with most, not the sum"
+
+
+def keys_of(value, found):
+    if isinstance(value, dict):
+        found.update(value)
+        for inner in value.values():
+            keys_of(inner, found)
+    elif isinstance(value, list):
+        for inner in value:
+            keys_of(inner, found)
+
+
+def test_every_key_is_documented(tmp_path):
+    a, b = arms.write(tmp_path / "a", arms.losses(300, 1)), arms.write(tmp_path / "b", arms.losses(300, 2), plan="fp8")
+    found = set()
+    keys_of(compare(a, b, "--price-per-hour", "1"), found)
+    documented = set(re.findall(r"`([a-z0-9_]+)`", KEYS))
+    assert found - documented == set()
+
+
+# ---- ab
+
+JOB = """
+import os, sys, json
+sys.path.insert(0, {here!r})
+import arms
+seed, worse, fate = int(sys.argv[1]), float(os.environ.get("WORSE", "0")), os.environ.get("FATE", "")
+print("arm", os.environ["B200OPT_ARM"], "seed", seed)
+if fate == "exit" and seed == 1:
+    print("no such luck"); sys.exit(7)
+if fate == "die" and seed == 1:
+    os.kill(os.getpid(), 9)
+for step, loss in enumerate(arms.losses(400, seed, worse, data=seed)):
+    print(f"step {{step}} loss {{loss:.6f}}")
+open(sys.argv[2] + "/order", "w").write(str(__import__("time").monotonic_ns()))
+"""
+
+
+@pytest.fixture
+def ab(tmp_path):
+    """`b200opt ab` over a job that only prints losses."""
+    job = tmp_path / "job.py"
+    job.write_text(JOB.format(here=str(pathlib.Path(__file__).parent)))
+
+    def start(*words, runs=1, out="ab"):
+        # PYTHONDONTWRITEBYTECODE: two runs would race for the same cache file
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [COMMAND, "ab", "--out", tmp_path / out, "--runs", str(runs), *words, "--", "python3", job, "{seed}", "{dir}"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment), tmp_path / out
+
+    return start
+
+
+def test_ab_runs_both_arms_in_turn_and_compares(ab):
+    done, out = ab("--arm", "a:", "--arm", "b:", "WORSE=3", runs=3)
+    data = json.loads((out / "compare.json").read_text())
+    assert done.returncode == data["verdict"]["exit"] and data["verdict"]["name"] in ("WORSE", "INCONCLUSIVE"), done
+    assert [pair["baseline"] for pair in data["loss"]["pairs"]] == ["run-1", "run-2", "run-3"] and data["loss"]["recipe"]
+    at = {(arm, run): int((out / arm / f"run-{run}" / "order").read_text()) for arm in "ab" for run in (1, 2, 3)}
+    assert sorted(at, key=at.get) == [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("a", 3), ("b", 3)]
+    for run in (1, 2, 3):
+        lines = {arm: (out / arm / f"run-{run}" / "job.out").read_text() for arm in "ab"}
+        assert f"arm a seed {run - 1}" in lines["a"] and f"arm b seed {run - 1}" in lines["b"]
+    assert (out / "compare.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("fate, status", [("exit", "exit status 7"), ("die", f"signal 9 ({signal.strsignal(9)})")])
+def test_a_failed_run_is_told_and_the_others_go_on(ab, fate, status):
+    done, out = ab("--arm", "a:", "--arm", "b:", f"FATE={fate}", runs=3)
+    data = json.loads((out / "compare.json").read_text())
+    assert done.returncode == 3 and data["verdict"]["name"] == "INVALID"
+    assert data["failed"] == [{"side": "candidate", "run": "run-2", "status": status}]
+    assert f"b run-2 ended with {status}" in done.stderr and data["verdict"]["says"] == f"run-2 of the candidate ended with {status}"
+    assert [pair["baseline"] for pair in data["loss"]["pairs"]] == ["run-1", "run-3"]
+    assert fate == "die" or "  | no such luck" in done.stderr
+
+
+def test_nothing_is_overwritten(ab):
+    first, out = ab("--arm", "a:", "--arm", "b:")
+    before = sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*"))
+    second, _ = ab("--arm", "a:", "--arm", "b:")
+    assert first.returncode in (0, 2) and second.returncode == 64 and "has runs already" in second.stderr
+    assert sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*")) == before
