@@ -52,13 +52,10 @@ START_TEST(exit_statuses_are_the_documented_ones) {
 }
 END_TEST
 
-START_TEST(thresholds_are_the_fitted_ones) {
-  const double wanted[LOSS_THRESHOLD_COUNT] = {[LOSS_T_SAME_DATA] = 0.3, [LOSS_T_SAME_START] = 0.15, [LOSS_T_FAR] = 20,
-                                               [LOSS_T_RISING] = 2,      [LOSS_T_FLOOR] = 1.75,      [LOSS_T_GROWTH] = 3.1};
-  for (int i = 0; i < LOSS_THRESHOLD_COUNT; i++) {
-    ck_assert(loss_thresholds[i].value == wanted[i]);
-    ck_assert(loss_thresholds[i].name && loss_thresholds[i].unit && loss_thresholds[i].divides);
-  }
+START_TEST(every_threshold_says_what_it_is) {
+  for (int i = 0; i < LOSS_THRESHOLD_COUNT; i++)
+    ck_assert(loss_thresholds[i].name && loss_thresholds[i].unit && loss_thresholds[i].divides &&
+              loss_thresholds[i].value > 0);
 }
 END_TEST
 
@@ -611,13 +608,14 @@ END_TEST
 
 #define CASES(X)                                                                                                            \
   X(exit_statuses_are_the_documented_ones)                                                                                  \
-  X(thresholds_are_the_fitted_ones)                                                                                         \
+  X(every_threshold_says_what_it_is)                                                                                        \
   X(nothing_to_compare)                                                                                                     \
   X(nan_in_the_candidate_is_divergence_at_any_step)                                                                         \
   X(nan_counts_before_overlap_and_beyond_the_baseline)                                                                      \
-  X(who_was_first_with_nan) X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run)                     \
-      X(steps_are_matched_by_their_number) X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred)       \
-          X(assumed_floor_is_said) X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent)     \
+  X(who_was_first_with_nan)                                                                                                 \
+  X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run) X(steps_are_matched_by_their_number)          \
+      X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred) X(assumed_floor_is_said)                   \
+          X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent)                              \
               X(another_start_blocks_equivalent_and_hides_nothing) X(start_is_judged_from_the_first_steps_only)             \
                   X(far_above_and_rising_is_diverged) X(losses_that_explode) X(noise_that_is_not_related_is_other_data)     \
                       X(short_runs_say_so) X(identical_runs_are_equivalent_at_any_length_with_a_window)                     \
