@@ -167,6 +167,7 @@ struct scan {
   struct b200_loss *out;
   bool found_loss;
   bool found_step;
+  bool is_stale; /* a bar at the start of an epoch still shows the loss of the one before */
 };
 
 static bool is_loss_name(const char *name, size_t length) {
@@ -318,6 +319,7 @@ static void take_bar(struct scan *scan) {
     return;
   if (strncmp(scan->text, "epoch ", 6) == 0 && read_whole(scan->text + 6, &epoch) && epoch < 1000000 && all < 1000000000)
     done += epoch * all;
+  scan->is_stale = at[0] == '0' && slash == at + 1;
   scan->out->step = done;
 }
 
@@ -360,6 +362,8 @@ static bool scan_part(const char *bytes, size_t length, const double *value, str
   if (!value && (!strstr(text, "loss") || is_summary(text)))
     return false;
   scan_names(&scan);
+  if (scan.is_stale)
+    return false;
   if (value)
     out->loss = *value;
   return value || scan.found_loss;
