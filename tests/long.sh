@@ -13,7 +13,7 @@
 #   steps  steps, losses, FLOPs, collectives and device times of every trainer, 2 to 8 ranks  30 minutes
 #   soak   10,000 steps in each order: nothing grows                               60 minutes
 #   guard  2,000 steps of the demo job in FP8 and MXFP8: the guard finds nothing    15 minutes
-#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  40 minutes
+#   fuzz   each fuzz target for ten minutes with libFuzzer, under the sanitizers  100 minutes
 #   ranks  the logs of 1,024 ranks in one report                                   4 minutes
 #   overlap  2,000,000 random programs through the accounting of collectives       5 minutes
 #   million  10^6 collectives in a log of 1 MiB, three times: sums and drops are exact  10 minutes
@@ -82,12 +82,12 @@ case ${1:-} in
   fuzz)
     tools/setup --tests
     cmake --preset asan-ubsan -B build/fuzz "-DB200_PYTHON=$PWD/.venv/bin/python" -DB200_FUZZ=ON -DB200_VNODE=OFF >build/fuzz.log
-    for target in loss_scan config rules log_line kineto; do
+    for target in loss_scan config rules log_line kineto rmm csv trainer_state tensorboard output; do
       cmake --build build/fuzz --target "fuzz_$target" >>build/fuzz.log
       "build/fuzz/tests/fuzz/fuzz_$target" -max_total_time=600 -print_final_stats=1 "$(mktemp -d)" "tests/fuzz/corpus/$target" 2>&1 |
         tail -n 8
     done
-    echo "5 passed, 0 failed"
+    echo "10 passed, 0 failed"
     ;;
   overlap)
     tools/setup --tests

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what is read of an arm as one JSON object: dump_arm PATH [TAG]. NaN and infinities are strings. */
+/* Prints what is read of an arm as one JSON object: dump_arm PATH [TAG]. NaN and infinities are strings. With --quiet as the
+   tag nothing is printed: to measure the reading. */
 #include "tools/compare/run.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static json_t *real(double value) {
   char text[32];
@@ -60,9 +62,10 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: %s PATH [TAG]\n", argv[0]);
     return 2;
   }
-  bool good = compare_arm_read(argv[1], argc > 2 ? argv[2] : NULL, &arm, &error);
+  bool quiet = argc > 2 && strcmp(argv[2], "--quiet") == 0;
+  bool good = compare_arm_read(argv[1], argc > 2 && !quiet ? argv[2] : NULL, &arm, &error);
   json_t *runs = json_array();
-  for (size_t i = 0; i < arm.run_count; i++)
+  for (size_t i = 0; i < arm.run_count && !quiet; i++)
     json_array_append_new(runs, dump(&arm.runs[i]));
   json_t *all = json_pack("{so so so}", "runs", runs, "notes", texts(arm.notes, arm.note_count), "error",
                           error ? json_string(error) : json_null());

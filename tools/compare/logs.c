@@ -19,7 +19,7 @@ struct process {
 };
 
 static double seconds(int64_t ns) {
-  return (double)ns * 1e-9;
+  return (double)ns / 1e9;
 }
 
 static double known_seconds(int64_t ns) {

@@ -49,6 +49,12 @@ int compare_name_place(const char *const *names, const char *name) {
   return -1;
 }
 
+void compare_one_line(char *text) {
+  for (; *text; text++)
+    if ((*text >= 0 && *text < ' ') || *text == 0x7f)
+      *text = '?';
+}
+
 void compare_note(char ***notes, size_t *count, const char *format, ...) {
   char *text;
   va_list arguments;
@@ -56,6 +62,7 @@ void compare_note(char ***notes, size_t *count, const char *format, ...) {
   if (vasprintf(&text, format, arguments) < 0)
     exit(3);
   va_end(arguments);
+  compare_one_line(text);
   *notes = b200_grow(*notes, *count, sizeof(**notes));
   (*notes)[(*count)++] = text;
 }

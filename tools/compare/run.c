@@ -643,6 +643,7 @@ bool compare_arm_read(const char *path, const char *tag, struct compare_arm *out
   int status = open_arm(path, &walk, &alone);
   if (status) {
     *error = b200_format("%s: %s", path, status == ENOTSUP ? "neither a file nor a folder" : strerror(status));
+    compare_one_line(*error);
     free_walk(&walk);
     return false;
   }
@@ -658,6 +659,8 @@ bool compare_arm_read(const char *path, const char *tag, struct compare_arm *out
   }
   if (!found && !*error)
     *error = nothing(&walk, path, alone);
+  if (*error)
+    compare_one_line(*error);
   if (found) {
     free(*error);
     *error = NULL;

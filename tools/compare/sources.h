@@ -32,6 +32,9 @@ struct compare_values {
 };
 
 void compare_values_free(struct compare_values *values);
+
+/* Control characters, which names of files and runs may have, become '?'. */
+void compare_one_line(char *text);
 __attribute__((format(printf, 3, 4))) void compare_note(char ***notes, size_t *count, const char *format, ...);
 
 /* Names under which a loss, a step, … are known, best first; lower case, ends with NULL. */
