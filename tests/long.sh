@@ -21,6 +21,7 @@
 #   timing-faults  every call of the timing made to fail, exits at random moments  10 minutes
 #   storm  20,000 forks of a process that uses CUDA in two threads                 5 minutes
 #   ledger every client with every allocator of PyTorch: the ledger is the node's own count after each step  20 minutes
+#   pool   100 seeds of adversarial order, 64 threads that share device memory: no byte is wrong  60 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
 #   demo-faults  300 faults in the demo job, bare and with the library; 100 while it converts  80 minutes
@@ -44,6 +45,11 @@ case ${1:-} in
   orders-fp8 | orders-mxfp8 | orders-auto)
     tools/setup --tests
     exec build/release/b200opt dryrun --gpus 4 --log "$(mktemp -d)" -- .venv/bin/python -B tests/e2e/sweep.py --precision "${1#orders-}"
+    ;;
+  pool)
+    tools/setup --tests
+    POOL_SEEDS=100 POOL_THREADS=64 POOL_OPERATIONS=4000 B200_BUILD="$PWD/build/release" exec .venv/bin/python -B -m pytest -q -p no:cacheprovider \
+      tests/pool/test_corruption.py
     ;;
   curves)
     tools/setup --tests

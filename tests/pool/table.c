@@ -7,6 +7,7 @@
  *
  * Sizes are of 2 MiB and more: only those come from the pool.
  */
+#include <nccl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
@@ -418,6 +419,59 @@ static int ipc(void) {
   return 0;
 }
 
+/* NCCL reads and writes what was registered until it is deregistered; and within a group nothing may wait. */
+static int nccl_registered(void) {
+  ncclResult_t (*init)(ncclComm_t *, int, const int *) = NULL, (*enlist)(ncclComm_t, void *, size_t, void **) = NULL,
+                                                    (*window)(ncclComm_t, void *, size_t, ncclWindow_t *, int) = NULL,
+                                                    (*delist)(ncclComm_t, void *) = NULL,
+                                                    (*close)(ncclComm_t, ncclWindow_t) = NULL;
+  ncclComm_t comm;
+  void *handle;
+  ncclWindow_t opened;
+  if (!dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL))
+    return SKIPPED;
+  *(void **)&init = dlsym(RTLD_DEFAULT, "ncclCommInitAll");
+  *(void **)&enlist = dlsym(RTLD_DEFAULT, "ncclCommRegister");
+  *(void **)&delist = dlsym(RTLD_DEFAULT, "ncclCommDeregister");
+  *(void **)&window = dlsym(RTLD_DEFAULT, "ncclCommWindowRegister");
+  *(void **)&close = dlsym(RTLD_DEFAULT, "ncclCommWindowDeregister");
+  MUST(init(&comm, 1, NULL));
+  for (int i = 0; i < 2; i++) {
+    char *block = get(8 * MIB);
+    unsigned long long before = id_of(block);
+    say("register", i == 0 ? enlist(comm, block + MIB, MIB, &handle) : window(comm, block, 8 * MIB, &opened, 0));
+    say("free", p_cudaFree(block));
+    MUST(p_cudaDeviceSynchronize());
+    block = get(8 * MIB);
+    say("not handed out again", id_of(block) != before);
+    say("deregister", i == 0 ? delist(comm, handle) : close(comm, opened));
+    MUST(p_cudaFree(block));
+  }
+  return 0;
+}
+
+static int nccl_group(void) {
+  ncclResult_t (*start)(void) = NULL, (*end)(void) = NULL;
+  if (!dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL))
+    return SKIPPED;
+  *(void **)&start = dlsym(RTLD_DEFAULT, "ncclGroupStart");
+  *(void **)&end = dlsym(RTLD_DEFAULT, "ncclGroupEnd");
+  void *block = get(8 * MIB);
+  unsigned long long before = id_of(block);
+  MUST(p_cudaFree(block));
+  MUST(p_cudaDeviceSynchronize());
+  MUST(start());
+  block = get(8 * MIB);
+  say("fresh", id_of(block) != before);
+  say("usable", p_cudaMemset(block, 1, 8 * MIB));
+  say("free", p_cudaFree(block));
+  MUST(end());
+  block = get(8 * MIB);
+  say("usable", p_cudaMemset(block, 1, 8 * MIB));
+  say("free", p_cudaFree(block));
+  return 0;
+}
+
 static int virtual_memory(void) {
   const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                           .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
@@ -650,6 +704,8 @@ static const struct row {
     {"sync_memops", sync_memops, false},
     {"address_range", address_range, false},
     {"ipc", ipc, true},
+    {"nccl_registered", nccl_registered, false},
+    {"nccl_group", nccl_group, false},
     {"virtual_memory", virtual_memory, false},
     {"other_backing", other_backing, false},
     {"stream_ordered", stream_ordered, false},

@@ -17,13 +17,13 @@ MAY_DIFFER = {
     "contents": {"old bytes": {"1"}, "zeros": {"0"}, "0xff": {"0"}},
 }
 # Rows in which the cache must have served something, or the row would show nothing of it.
-HITS = ("free_waits other_devices peers memory_info buffer_id address_range contents wrong_frees").split()
+HITS = ("free_waits other_devices peers memory_info buffer_id address_range contents wrong_frees nccl_group").split()
 MORE = {"sticky": {"B200OPT_VNODE_FAULT": "cudaMemsetAsync:3:sticky=700"}, "peers": {"B200OPT_VNODE_GPUS": "2"},
         "last_error": {"B200OPT_VNODE_MEMORY_GB": "1"}}
 # The node has no end of a context; the program's own takes its place.
 BEHIND = {"reset": HERE / "libpool_contexts.so"}
 ROWS = ("alignment size_zero failure sticky first_call free_null wrong_frees free_waits cross_api other_threads other_devices peers "
-        "memory_info attributes buffer_id sync_memops address_range ipc virtual_memory other_backing stream_ordered capture "
+        "memory_info attributes buffer_id sync_memops address_range ipc nccl_registered nccl_group virtual_memory other_backing stream_ordered capture "
         "captured_memory contents last_error reset primary_context forked at_exit").split()
 
 
