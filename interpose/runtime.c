@@ -21,6 +21,7 @@
 #include "interpose/python_hook.h"
 #include "interpose/record/tally.h"
 #include "interpose/record/writer.h"
+#include "interpose/stacks.h"
 #include "memory/ledger.h"
 #include "policy/config.h"
 #include "policy/loss_scan.h"
@@ -876,6 +877,7 @@ void b200_runtime_start(struct b200_slot *slot) {
 }
 
 static void child_after_fork(void) {
+  b200_stacks_forget();
   struct b200_writer *writer = atomic_exchange(&rt.writer, NULL);
   if (writer)
     b200_writer_abandon(writer);
@@ -1004,6 +1006,7 @@ __attribute__((destructor)) static void ending(void) {
   if (state != LIVE || getpid() != rt.pid)
     return;
   set_all_targets(false);
+  b200_stacks_end();
   struct observation *seen = atomic_load(&rt.seen);
   struct b200_writer *writer = atomic_load(&rt.writer);
   if (!writer || !is_free(&rt.steps_lock) || !is_free(&rt.flush_lock) || !is_free(b200_timing_lock()) ||
@@ -1188,45 +1191,10 @@ static bool keeps_ledger(void) {
   return rt.config.memory != B200_MEMORY_OFF;
 }
 
-/* Native stack by libunwind, which is loaded on the first use only. */
 static void put_stack(enum b200_owner owner, uint64_t bytes) {
-  static _Atomic(void *) function;
-  static atomic_bool missing;
-  enum { SMALLEST_BYTES = 2 << 20, FRAMES = 48 };
-  if (rt.config.memory_stacks != B200_STACKS_ON || bytes < SMALLEST_BYTES || atomic_load(&missing))
-    return;
-  if (!atomic_load(&function)) {
-    void *library = dlopen("libunwind.so.8", RTLD_NOW);
-    atomic_store(&function, library ? b200_real_dlsym(library, "unw_backtrace") : NULL);
-    if (!atomic_load(&function) && !atomic_exchange(&missing, true))
-      say("B200OPT_MEMORY_STACKS: libunwind.so.8 cannot be loaded; no stacks");
-  }
-  int (*backtrace)(void **, int) = (int (*)(void **, int))atomic_load(&function);
-  if (!backtrace)
-    return;
-  void *frames[FRAMES];
-  char text[3072];
-  size_t length = 0;
-  int count = backtrace(frames, FRAMES);
-  for (int i = 0; i < count && length < sizeof text - 160; i++) {
-    Dl_info info;
-    const char *file = "?";
-    uintptr_t base = 0;
-    if (dladdr(frames[i], &info) && info.dli_fname) {
-      const char *slash = strrchr(info.dli_fname, '/');
-      file = slash ? slash + 1 : info.dli_fname;
-      base = (uintptr_t)info.dli_fbase;
-    }
-    length += (size_t)snprintf(text + length, sizeof text - length, "%s%.100s+0x%lx", i ? " " : "", file,
-                               (unsigned long)((uintptr_t)frames[i] - base));
-  }
-  text[length] = '\0';
-  struct b200_line line;
-  b200_line_begin(&line, B200_RECORD_stack);
-  b200_line_text(&line, B200_FIELD_stack_owner, b200_owner_names[owner]);
-  b200_line_uint(&line, B200_FIELD_stack_bytes, bytes);
-  b200_line_text(&line, B200_FIELD_stack_frames, text);
-  put(&line);
+  enum { SMALLEST_BYTES = 2 << 20 };
+  if (rt.config.memory_stacks == B200_STACKS_ON && bytes >= SMALLEST_BYTES)
+    b200_stacks_put(owner, bytes);
 }
 
 /* For `b200opt replay`: `owner` of B200_OWNER_COUNT and zeros are left out. Of one address or handle the lines come in the

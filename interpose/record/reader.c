@@ -446,12 +446,12 @@ static size_t place_of(json_t **places, const char *text, size_t count) {
 
 static void add_stack(struct reading *reading, const struct b200_log_line *line) {
   struct b200_log *log = reading->log;
-  char *text = b200_format("%s\n%s", line->stack_owner, line->stack_frames);
+  char *text = b200_format("%s\n%s\n%s", line->stack_owner, line->stack_frames, line->stack_python);
   size_t place = place_of(&reading->places[B200_RECORD_stack], text, log->stack_count);
   free(text);
   if (place == log->stack_count)
-    *ADD(log->stacks, log->stack_count) =
-        (struct b200_log_stack){.owner = copy(line->stack_owner), .frames = copy(line->stack_frames)};
+    *ADD(log->stacks, log->stack_count) = (struct b200_log_stack){
+        .owner = copy(line->stack_owner), .frames = copy(line->stack_frames), .python = copy(line->stack_python)};
   log->stacks[place].count++;
   log->stacks[place].bytes = b200_add(log->stacks[place].bytes, line->stack_bytes);
 }
@@ -1015,6 +1015,7 @@ static void free_log(struct b200_log *log) {
   for (size_t i = 0; i < log->stack_count; i++) {
     free(log->stacks[i].owner);
     free(log->stacks[i].frames);
+    free(log->stacks[i].python);
   }
   free_texts(log->drops, log->drop_count);
   free_texts(log->warnings, log->warning_count);

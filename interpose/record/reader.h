@@ -165,7 +165,7 @@ struct b200_log_pool {
 };
 
 struct b200_log_stack {
-  char *owner, *frames;
+  char *owner, *frames, *python; /* "" where Python has nothing to say */
   int64_t count, bytes;
 };
 
