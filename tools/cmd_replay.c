@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/cmd.h"
+#include "tools/replay/export.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/report.h"
 #include "tools/replay/rmm.h"
@@ -148,39 +149,6 @@ static bool is_rmm(const char *path) {
   return true;
 }
 
-/* The ranks with a trace, for a message. */
-static const char *ranks_text(const struct b200_log **logs, size_t count) {
-  static char text[256];
-  size_t used = 0;
-  for (size_t i = 0; i < count && used < sizeof(text) - 32; i++)
-    if (logs[i]->blocks)
-      used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%lld", used ? ", " : "", (long long)logs[i]->rank);
-  return text;
-}
-
-static const struct b200_log *choose_log(const struct arguments *arguments, const struct b200_logs *logs) {
-  size_t count;
-  const char *path = arguments->input.path;
-  const struct b200_log *chosen = NULL, **of_run = report_logs_of_run(logs, arguments->run, &count);
-  bool any = false;
-  if (!count && arguments->run)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "replay: '%s' has no run named '%s'", path, arguments->run);
-  for (size_t i = 0; i < count; i++) {
-    const struct b200_log *log = of_run[i];
-    any = any || log->blocks;
-    if (log->blocks && (arguments->rank < 0 || log->rank == arguments->rank) && (!chosen || log->rank < chosen->rank))
-      chosen = log;
-  }
-  if (!any)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "replay: '%s' has no recorded allocations (run the job with B200OPT_MEMORY_TRACE=on)",
-             path);
-  if (!chosen)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "replay: '%s' has no recorded allocations of rank %lld (accepted: %s)", path,
-             (long long)arguments->rank, ranks_text(of_run, count));
-  free(of_run);
-  return chosen;
-}
-
 /* ---- replaying */
 
 #define NOTES_MAX 4
@@ -222,12 +190,6 @@ static size_t choose_policies(const struct arguments *arguments, bool tensors, c
   return count;
 }
 
-static void close_csv(FILE *csv, const char *path) {
-  bool failed = csv && ferror(csv);
-  if (csv && (fclose(csv) != 0 || failed))
-    cmd_fail(B200_EXIT_UNAVAILABLE, "replay: cannot write '%s': %s", path, strerror(errno));
-}
-
 static void print(const struct arguments *arguments, const struct replay_report *report) {
   if (arguments->json) {
     json_t *json = replay_report_json(report);
@@ -241,26 +203,12 @@ static void print(const struct arguments *arguments, const struct replay_report 
     cmd_fail(B200_EXIT_UNAVAILABLE, "replay: standard output cannot be written");
 }
 
-static bool same_file(const char *a, const char *b) {
-  struct stat one, other;
-  return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
-
-static FILE *open_csv(const char *path, const char *input) {
-  if (path && same_file(path, input))
-    cmd_fail(B200_EXIT_USAGE, "replay: --rmm-csv: '%s' is what is replayed; name another file", path);
-  FILE *csv = path ? fopen(path, "we") : NULL;
-  if (path && !csv)
-    cmd_fail(B200_EXIT_UNAVAILABLE, "replay: cannot write '%s': %s", path, strerror(errno));
-  return csv;
-}
-
 /* `log` NULL: the file is RMM's. */
 static int replay(const struct arguments *arguments, const struct b200_log *log) {
   const struct replay_policy *policies[REPLAY_POLICY_COUNT];
   size_t count = choose_policies(arguments, !log, policies);
   struct notes notes = {0};
-  FILE *csv = open_csv(arguments->csv, log ? log->path : arguments->input.path);
+  FILE *csv = replay_open_csv("replay", arguments->csv, log ? log->path : arguments->input.path);
   if (csv && log)
     fprintf(csv, "%s\n", RMM_HEADER);
   struct replay_source *source = log ? replay_source_log(log, csv) : replay_source_rmm(arguments->input.path, csv);
@@ -268,7 +216,7 @@ static int replay(const struct arguments *arguments, const struct b200_log *log)
   struct replay_reading reading = replay_source_read(source, replay);
   if (reading.error)
     cmd_fail(B200_EXIT_UNAVAILABLE, "replay: %s", reading.error);
-  close_csv(csv, arguments->csv);
+  replay_close_csv("replay", csv, arguments->csv);
   struct replay_report report = {.path = log ? log->path : arguments->input.path,
                                  .log = log,
                                  .limit = arguments->limit,
@@ -294,7 +242,7 @@ static int replay_logs(const struct arguments *arguments) {
   cmd_logs_read("replay", arguments->input.path, &logs);
   for (size_t i = 0; i < logs.note_count; i++)
     cmd_say("replay: %s", logs.notes[i]);
-  int status = replay(arguments, choose_log(arguments, &logs));
+  int status = replay(arguments, replay_choose_log("replay", arguments->input.path, arguments->run, arguments->rank, &logs));
   b200_logs_free(&logs);
   return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/cmd.h"
 #include "tools/kineto/report.h"
+#include "tools/replay/export.h"
 #include "tools/report/model.h"
 #include "tools/report/text.h"
 
@@ -27,6 +28,11 @@ static const char doc[] = "Say what a job did, from the logs in LOGDIR.\n"
                           "  Analysis (HTA). All GPU operations count; --without-last-step leaves out\n"
                           "  what HTA does by default.\n"
                           "\n"
+                          "WITH --rmm-csv\n"
+                          "  Writes the allocations that B200OPT_MEMORY_TRACE=on has recorded, of the lowest\n"
+                          "  rank, as RMM's logging_resource_adaptor does, for RMM's own REPLAY_BENCHMARK.\n"
+                          "  Another rank: b200opt replay --rank N --rmm-csv FILE.\n"
+                          "\n"
                           "OUTPUT\n"
                           "  Text of at most 100 columns in ASCII, or with --json one object; its keys are\n"
                           "  documented in tools/report/KEYS.md (--kineto: tools/kineto/KEYS.md).\n"
@@ -49,13 +55,14 @@ static const struct argp_option options[] = {
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"kineto", 'k', "PATH", 0, "Report traces of PyTorch's profiler instead", 0},
     {"without-last-step", 'w', NULL, 0, "With --kineto: leave out the last ProfilerStep", 0},
+    {"rmm-csv", 'c', "FILE", 0, "Also write the recorded allocations in RMM's format", 0},
     {"run", 'r', "NAME", 0, "The run to report (default: the newest in LOGDIR)", 0},
     {0},
 };
 
 struct arguments {
   struct cmd_folder folder;
-  const char *against, *run;
+  const char *against, *run, *csv;
   bool json;
   struct kineto_question kineto;
 };
@@ -65,6 +72,9 @@ static error_t parse(int key, char *value, struct argp_state *state) {
   switch (key) {
   case 'a':
     arguments->against = value;
+    return 0;
+  case 'c':
+    arguments->csv = value;
     return 0;
   case 'j':
     arguments->json = true;
@@ -122,6 +132,9 @@ static json_t *make_report(const struct arguments *arguments) {
     json_object_set_new(report, "against", against);
     add_notes(json_object_get(report, "notes"), &against_logs);
   }
+  if (arguments->csv)
+    replay_write_csv("report", arguments->csv,
+                     replay_choose_log("report", arguments->folder.path, arguments->run, -1, &logs));
   json_decref(arm);
   b200_logs_free(&logs);
   b200_logs_free(&against_logs);
@@ -139,6 +152,7 @@ static int report_kineto(const struct arguments *arguments) {
   const char *other = arguments->folder.path ? arguments->folder.path
                       : arguments->against   ? "--against"
                       : arguments->run       ? "--run"
+                      : arguments->csv       ? "--rmm-csv"
                                              : NULL;
   if (!arguments->kineto.path)
     cmd_fail(B200_EXIT_USAGE, "report: --without-last-step goes with --kineto; see b200opt report --help");

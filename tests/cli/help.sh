@@ -24,7 +24,7 @@ for verb in run dryrun report trace replay compare ab doctor lint sagemaker; do
     "$command" $verb $option 2>&1 </dev/null | grep -q "unrecognized option" && fail "$verb does not know its $option"
   done
 done
-[ "$shown" = 44 ] || fail "the verbs show $shown options, not 44"
+[ "$shown" = 45 ] || fail "the verbs show $shown options, not 45"
 "$command" run --no-such-option 2>&1 | grep -q "unrecognized option '--no-such-option'" || fail "unknown options are not found"
 
 [ "$failed" = 0 ] || echo "$failed failed"

@@ -116,5 +116,17 @@ report 0 full
 grep -qx 'pytorch   most 280 MiB, at step 9' out || fail "full: $(cat out)"
 grep -q 'it grew by' out && fail "full: $(cat out)"
 
+# what was refused: retries and their cost; what the job did not get, with advice; not every one of many
+refused='{"t":"oom","owner":"pytorch","bytes":2097152,"why":"driver"}'
+log refused "$refused" "$refused" "$refused" "$refused" "$refused" "$refused" "$refused" "$refused" "$refused" "$refused" \
+  '{"t":"oom","owner":"pytorch","bytes":4194304,"why":"headroom","final":1,"advice":"a smaller batch; B200OPT_MEMORY_RESERVE_MB=0"}' \
+  '{"t":"retry","owner":"pytorch","bytes":2097152,"failures":2,"dur_ns":1500000}' '{"t":"retry","owner":"nccl","failures":1,"dur_ns":500000}'
+report 0 refused
+grep -qx 'retries   2 allocations were refused at first and then granted, which took 2.0 ms' out || fail "refused: $(cat out)"
+[ "$(grep -c '^  refused rank 0, pytorch asked for 2 MiB$' out)" = 8 ] || fail "refused: $(cat out)"
+grep -qx '  refused rank 0, pytorch asked for 4 MiB, kept for others by B200OPT_MEMORY_RESERVE_MB, and did not' out || fail "refused: $(cat out)"
+grep -qx '  try     a smaller batch; B200OPT_MEMORY_RESERVE_MB=0' out || fail "refused: $(cat out)"
+grep -qx '  refused 2 more' out || fail "refused: $(cat out)"
+
 [ "$failed" = 0 ] || echo "$failed failed"
 exit "$((failed > 0))"

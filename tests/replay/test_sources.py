@@ -3,8 +3,10 @@
 import json
 import random
 import re
+import subprocess
 
 import pytest
+from conftest import COMMAND
 from generate import HEADER, csv_text, events
 
 MIB = 1 << 20
@@ -212,6 +214,18 @@ def test_a_log_becomes_one_of_rmm(replay):
 """
     of_log, of_csv = replay.policies(path)["cudamalloc"], replay.policies("out.csv")["cudamalloc"]
     assert of_log == of_csv and of_log["requests"] == 4
+
+
+def test_the_report_writes_the_same(replay):
+    path = replay.write("a.jsonl", log_text(header(), *LOG[1:], *LEDGER, END))
+    assert replay.run(path, "--rmm-csv", "one.csv").returncode == 0
+    done = subprocess.run([COMMAND, "report", ".", "--rmm-csv", "other.csv"], capture_output=True, text=True, cwd=replay.folder)
+    assert done.returncode == 0 and "Device memory by owner" in done.stdout, done.stderr
+    assert (replay.folder / "one.csv").read_text() == (replay.folder / "other.csv").read_text()
+    replay.write("a.jsonl", log_text(header(), *LEDGER, END))
+    done = subprocess.run([COMMAND, "report", ".", "--rmm-csv", "none.csv"], capture_output=True, text=True, cwd=replay.folder)
+    assert done.returncode == 3 and "report: '.' has no recorded allocations" in done.stderr
+    assert not (replay.folder / "none.csv").exists()
 
 
 @pytest.mark.parametrize("change, wrong", [

@@ -139,6 +139,14 @@ static void add_cell(char *line, size_t size, const char *cell) {
   snprintf(line + length, size - length, " %12s", cell);
 }
 
+/* Of rows that say the same one is enough, and the last. */
+static bool says_the_same(const json_t *rows, size_t i) {
+  const json_t *row = json_array_get(rows, i), *before = i ? json_array_get(rows, i - 1) : NULL;
+  return before && i + 1 < json_array_size(rows) &&
+         json_equal(json_object_get(row, "held"), json_object_get(before, "held")) &&
+         json_equal(json_object_get(row, "used_bytes"), json_object_get(before, "used_bytes"));
+}
+
 static void print_timeline(const struct report_text *text, const json_t *memory) {
   const char *names[COLUMNS_MAX];
   char line[128];
@@ -150,6 +158,8 @@ static void print_timeline(const struct report_text *text, const json_t *memory)
   add_cell(line, sizeof(line), "used");
   report_table_line(text, "%s", line);
   json_array_foreach(json_object_get(memory, "timeline"), i, row) {
+    if (says_the_same(json_object_get(memory, "timeline"), i))
+      continue;
     snprintf(line, sizeof(line), "  %8lld", (long long)report_number(row, "step"));
     for (size_t column = 0; column < count; column++)
       add_cell(line, sizeof(line), report_bytes(report_number(json_object_get(row, "held"), names[column])).text);

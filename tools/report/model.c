@@ -176,11 +176,27 @@ static json_t *text_section(const struct chosen *chosen, bool drops) {
 
 static json_t *oom_section(const struct chosen *chosen) {
   json_t *rows = json_array();
-  for (size_t i = 0; i < chosen->count; i++)
-    for (size_t j = 0; j < chosen->logs[i]->oom_count; j++)
-      json_array_append_new(rows, json_pack("{sI ss sI}", "rank", chosen->logs[i]->rank, "owner",
-                                            chosen->logs[i]->ooms[j].owner, "bytes", chosen->logs[i]->ooms[j].bytes));
+  for (size_t i = 0; i < chosen->count; i++) {
+    for (size_t j = 0; j < chosen->logs[i]->oom_count; j++) {
+      const struct b200_log_oom *oom = &chosen->logs[i]->ooms[j];
+      json_array_append_new(rows,
+                            json_pack("{sI ss sI ss sb ss}", "rank", chosen->logs[i]->rank, "owner", oom->owner, "bytes",
+                                      oom->bytes, "why", oom->why, "final", oom->final != 0, "advice", oom->advice));
+    }
+  }
   return rows;
+}
+
+static json_t *retry_section(const struct chosen *chosen) {
+  json_t *row = json_object();
+  int64_t dur_ns = 0;
+  for (size_t i = 0; i < chosen->count; i++) {
+    report_add(row, "count", chosen->logs[i]->retries.count);
+    report_add(row, "failures", chosen->logs[i]->retries.failures);
+    dur_ns = b200_add(dur_ns, chosen->logs[i]->retries.dur_ns);
+  }
+  json_object_set_new(row, "seconds", json_real((double)dur_ns * 1e-9));
+  return row;
 }
 
 static json_t *stack_section(const struct chosen *chosen) {
@@ -188,7 +204,8 @@ static json_t *stack_section(const struct chosen *chosen) {
   for (size_t i = 0; i < chosen->count; i++) {
     for (size_t j = 0; j < chosen->logs[i]->stack_count; j++) {
       const struct b200_log_stack *stack = &chosen->logs[i]->stacks[j];
-      json_t *row = find_row(rows, json_pack("{ss ss}", "owner", stack->owner, "frames", stack->frames));
+      json_t *row =
+          find_row(rows, json_pack("{ss ss ss}", "owner", stack->owner, "frames", stack->frames, "python", stack->python));
       report_add(row, "count", stack->count);
       report_add(row, "bytes", stack->bytes);
     }
@@ -464,6 +481,7 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   json_object_set_new(arm, "warnings", text_section(counted, false));
   json_object_set_new(arm, "drops", text_section(counted, true));
   json_object_set_new(arm, "oom", oom_section(counted));
+  json_object_set_new(arm, "retries", retry_section(&shim));
   json_object_set_new(arm, "stacks", stack_section(counted));
   json_object_set_new(arm, "memory", report_memory(shim.logs, shim.count));
   json_object_set_new(arm, "execution", execution_section(&node));

@@ -3,8 +3,8 @@
 
 #include "interpose/record/reader.h"
 #include "tools/report/bottleneck.h"
-#include "tools/report/overlap.h"
 #include "tools/report/memory.h"
+#include "tools/report/overlap.h"
 #include "tools/report/print.h"
 
 #include <inttypes.h>
@@ -15,6 +15,7 @@
 
 #define SHAPES_SHOWN 8
 #define POINTS_SHOWN 10
+#define REFUSED_SHOWN 8
 #define STACKS_SHOWN 5
 #define GUARDS_SHOWN 8
 
@@ -360,6 +361,41 @@ static void print_memory(const struct report_text *text, const json_t *rows) {
   }
 }
 
+/* What the job did not get in the end, with advice; of the rest the first few. */
+static void print_refused(const struct report_text *text, const json_t *rows) {
+  size_t i, left_out = 0, shown = 0;
+  json_t *row;
+  char value[512];
+  json_array_foreach(rows, i, row) {
+    bool final = json_is_true(json_object_get(row, "final"));
+    if (!final && shown == REFUSED_SHOWN) {
+      left_out++;
+      continue;
+    }
+    shown += !final;
+    snprintf(value, sizeof(value), "rank %" PRId64 ", %s asked for %s%s%s", report_number(row, "rank"),
+             report_string(row, "owner"), report_bytes(report_number(row, "bytes")).text,
+             strcmp(report_string(row, "why"), "headroom") == 0 ? ", kept for others by B200OPT_MEMORY_RESERVE_MB" : "",
+             final ? ", and did not get it" : "");
+    report_line(text, "  refused", value);
+    if (final && *report_string(row, "advice"))
+      report_line(text, "  try", report_string(row, "advice"));
+  }
+  if (left_out) {
+    snprintf(value, sizeof(value), "%zu more", left_out);
+    report_line(text, "  refused", value);
+  }
+}
+
+static void print_retries(const struct report_text *text, const json_t *retries) {
+  char value[160];
+  if (report_number(retries, "count") == 0)
+    return;
+  snprintf(value, sizeof(value), "%s allocations were refused at first and then granted, which took %s",
+           report_grouped(report_number(retries, "count")).text, report_seconds(report_real(retries, "seconds")).text);
+  report_line(text, "retries", value);
+}
+
 static void print_troubles(const struct report_text *text, const json_t *arm) {
   size_t i;
   json_t *row;
@@ -377,11 +413,7 @@ static void print_troubles(const struct report_text *text, const json_t *arm) {
              report_number(row, "count"), report_string(row, "what"));
     report_line(text, "  dropped", value);
   }
-  json_array_foreach(json_object_get(arm, "oom"), i, row) {
-    snprintf(value, sizeof(value), "rank %" PRId64 ", %s asked for %s", report_number(row, "rank"),
-             report_string(row, "owner"), report_bytes(report_number(row, "bytes")).text);
-    report_line(text, "  refused", value);
-  }
+  print_refused(text, json_object_get(arm, "oom"));
   json_array_foreach(json_object_get(arm, "calls"), i, row) {
     if (report_number(row, "errors") == 0)
       continue;
@@ -395,14 +427,16 @@ static void print_stacks(const struct report_text *text, const json_t *stacks) {
   size_t count = json_array_size(stacks);
   if (!count)
     return;
-  report_heading(text, "Native stacks of device allocations");
+  report_heading(text, "Stacks of device allocations (innermost first)");
   for (size_t i = 0; i < count && i < STACKS_SHOWN; i++) {
     char label[64];
     const json_t *row = json_array_get(stacks, i);
     snprintf(label, sizeof(label), "  %.10s, %" PRId64 " times, %s", report_string(row, "owner"),
              report_number(row, "count"), report_bytes(report_number(row, "bytes")).text);
     report_table_line(text, "%s", label);
-    report_line(text, "", report_string(row, "frames"));
+    if (*report_string(row, "python"))
+      report_line(text, "  python", report_string(row, "python"));
+    report_line(text, "  native", report_string(row, "frames"));
   }
 }
 
@@ -549,6 +583,7 @@ void report_print(FILE *out, const json_t *original, bool colour) {
   report_print_overlap(&text, json_object_get(arm, "communication"));
   print_memory(&text, json_object_get(arm, "hbm"));
   report_print_memory_timeline(&text, json_object_get(arm, "memory"));
+  print_retries(&text, json_object_get(arm, "retries"));
   print_stacks(&text, json_object_get(arm, "stacks"));
   print_node_check(&text, json_object_get(report, "node_check"));
   print_troubles(&text, arm);
