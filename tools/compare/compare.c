@@ -275,7 +275,7 @@ static void add_loss_warnings(json_t *also, const struct loss_summary *summary, 
     add_line(also, b200_format("about %zu steps in all would decide", summary->steps_needed));
   if (summary->verdict == LOSS_INCONCLUSIVE && summary->pairs_needed)
     add_line(also, b200_format("about %zu pairs of runs with different seeds would decide", summary->pairs_needed));
-  if (summary->short_run && summary->verdict == LOSS_EQUIVALENT)
+  if (summary->short_run && summary->verdict == LOSS_EQUIVALENT && !summary->identical)
     add_line(also,
              b200_format("equivalent at %" PRId64 " steps: below %d a recipe that gets worse later can still look equal",
                          report_number(pair, "common"), LOSS_SURE_STEPS));

@@ -103,7 +103,7 @@ static void print_loss(const struct report_text *text, const json_t *comparison)
   if (is_known(pair, "correlation_late"))
     line(text, "same data", "noise correlates %.2f early, %.2f late; the first five steps differ by %.4f %%",
          report_real(pair, "correlation_early"), report_real(pair, "correlation_late"), report_real(pair, "start_percent"));
-  if (is_known(pair, "largest_gap_percent"))
+  if (is_known(pair, "largest_gap_percent") && !json_is_true(json_object_get(pair, "identical")))
     line(text, "besides",
          "lag %.1f steps; largest smoothed gap %+.2f %% at step %" PRId64 "; spikes %" PRId64 " and %" PRId64 "%s",
          report_real(pair, "lag_steps"), report_real(pair, "largest_gap_percent"), report_number(pair, "largest_gap_step"),
