@@ -110,29 +110,29 @@ static void number(struct compare_value *list, size_t count) {
   free(rank_of);
 }
 
+static bool has_loss(const char *part, size_t length) {
+  struct b200_loss loss;
+  return b200_loss_scan(part, length, &loss);
+}
+
+static const char *end_of_part(const char *part, const char *end) {
+  const char *newline = memchr(part, '\n', (size_t)(end - part)), *line_end = newline ? newline : end;
+  const char *cut = memchr(part, '\r', (size_t)(line_end - part));
+  return cut ? cut : line_end;
+}
+
 bool compare_decode_output(const char *data, size_t size, const char *tag, struct compare_values *out, char **error) {
   struct printed printed = {.out = out};
   const char *end = data + size;
   (void)tag;
   *out = (struct compare_values){.unix_s = (double)NAN};
-  while (data < end) {
-    const char *newline = memchr(data, '\n', (size_t)(end - data)), *line_end = newline ? newline : end;
-    size_t before = out->count + printed.unnumbered_count;
-    while (data < line_end) { /* a progress bar writes its states between carriage returns */
-      const char *cut = memchr(data, '\r', (size_t)(line_end - data)), *part_end = cut ? cut : line_end;
-      if (part_end == end && out->count + printed.unnumbered_count == before) {
-        struct printed last = {.out = &(struct compare_values){.list = NULL}};
-        take_part(&last, data, (size_t)(part_end - data)); /* a number may be cut off */
-        if (last.out->count + last.unnumbered_count)
-          compare_note(&out->notes, &out->note_count, "the last line has no end and is left out");
-        free(last.out->list);
-        free(last.unnumbered);
-      } else if (part_end != end) {
-        take_part(&printed, data, (size_t)(part_end - data));
-      }
-      data = cut ? cut + 1 : line_end;
-    }
-    data = newline ? newline + 1 : end;
+  while (data < end) { /* by lines, and within them by the states that a progress bar writes between carriage returns */
+    const char *part_end = end_of_part(data, end);
+    if (part_end < end)
+      take_part(&printed, data, (size_t)(part_end - data));
+    else if (has_loss(data, (size_t)(part_end - data))) /* a number may be cut off */
+      compare_note(&out->notes, &out->note_count, "the last line has no end and is left out");
+    data = part_end + (part_end < end);
   }
   if (out->count == 0 && printed.unnumbered_count) {
     out->list = printed.unnumbered;
