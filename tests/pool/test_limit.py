@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Near the limit: who survives, what retries cost, and that the advice of a post-mortem, followed, makes the job fit."""
 import re
+import subprocess
 
 import pytest
 
-from pool import ARMS, records, run, summed
+from pool import ARMS, BUILD, records, run, summed
 
 NODE = {"B200OPT_VNODE_MEMORY_GB": "2", "B200OPT_VNODE_GPUS": "2"}
 OUT_OF_MEMORY = 3
@@ -37,6 +38,8 @@ def test_what_was_freed_is_there_for_nccl(tmp_path):
     for arm in ARMS:
         done = limit(arm, tmp_path, "rescue")
         assert (done.returncode, done.stdout) == (0, "ncclCommInitAll 0\n"), (arm, done.stdout + done.stderr)
+    report = subprocess.run([BUILD / "b200opt", "report", tmp_path / "pool"], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"^Pool of device memory\n.*?; 1\.\d+ GiB kept at most on a rank$", report, re.M | re.S), report
     assert summed(tmp_path, "pool", "rescues") > 0 and summed(tmp_path, "pool", "idle_peak") > 1 << 30
 
 

@@ -5,6 +5,7 @@
 #include "tools/report/conversion.h"
 #include "tools/report/memory.h"
 #include "tools/report/overlap.h"
+#include "tools/report/pool.h"
 #include "tools/report/rows.h"
 
 #include <math.h>
@@ -481,6 +482,7 @@ json_t *report_arm(const struct b200_logs *logs, const char *run, enum loss_sour
   json_object_set_new(arm, "warnings", text_section(counted, false));
   json_object_set_new(arm, "drops", text_section(counted, true));
   json_object_set_new(arm, "oom", oom_section(counted));
+  report_pool(arm, shim.logs, shim.count);
   json_object_set_new(arm, "retries", retry_section(&shim));
   json_object_set_new(arm, "stacks", stack_section(counted));
   json_object_set_new(arm, "memory", report_memory(shim.logs, shim.count));

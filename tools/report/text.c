@@ -5,6 +5,7 @@
 #include "tools/report/bottleneck.h"
 #include "tools/report/memory.h"
 #include "tools/report/overlap.h"
+#include "tools/report/pool.h"
 #include "tools/report/print.h"
 
 #include <inttypes.h>
@@ -584,6 +585,7 @@ void report_print(FILE *out, const json_t *original, bool colour) {
   print_memory(&text, json_object_get(arm, "hbm"));
   report_print_memory_timeline(&text, json_object_get(arm, "memory"));
   print_retries(&text, json_object_get(arm, "retries"));
+  report_print_pool(&text, json_object_get(arm, "pool"));
   print_stacks(&text, json_object_get(arm, "stacks"));
   print_node_check(&text, json_object_get(report, "node_check"));
   print_troubles(&text, arm);
