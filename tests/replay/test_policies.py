@@ -54,7 +54,8 @@ def test_cudamalloc_on_a_full_device(replay):
 def test_cache_reuses_whole_blocks_of_nearly_the_size(replay, kept, asked, hit):
     found = figures(replay, "cache", [f"a {kept}", "-a", f"b {asked} 5"])  # whatever the stream
     assert found["hits"] == int(hit)
-    assert found["calls"] == calls(malloc=2 - hit, free=int(kept == "2097151B"))
+    bounded = not hit and asked != "1.9"  # a miss that could be kept later makes what is idle go, beyond the job's peak
+    assert found["calls"] == calls(malloc=2 - hit, free=int(bounded))
 
 
 def test_cache_takes_the_best_fit(replay):
@@ -67,18 +68,24 @@ def test_cache_does_not_hand_out_what_is_in_use(replay):
     assert (found["hits"], found["peak_reserved"]) == (1, 128 * MIB)
 
 
-def test_cache_gives_back_what_is_idle_on_a_full_device(replay):
+def test_cache_stays_within_the_peak_of_the_job(replay):
     found = figures(replay, "cache", ["a 64", "b 10", "-a", "-b", "c 50", "d 60", "-c", "e 99"], limit_mib=100)
-    # c: refused, both idle blocks given back, asked again; d: 50 + 60 do not fit and nothing is idle; e: likewise after c
-    assert found["calls"] == calls(malloc=2 + 2 + 1 + 2, free=3)
-    assert (found["retries"], found["failures"], found["reserved"]) == (2, 1, 99 * MIB)
-    assert found["fragmentation"] == 0
+    # c: of 74 MiB that were live at most 24 are left for what is idle: a goes, the older one; d: b goes too, and it does not fit
+    assert found["calls"] == calls(malloc=5, free=3)
+    assert (found["retries"], found["failures"], found["reserved"]) == (0, 1, 99 * MIB)
+
+
+def test_cache_gives_back_what_is_idle_on_a_full_device(replay):
+    found = figures(replay, "cache", ["a 96", "-a", "b 1.9", "c 1.9", "d 1.9"], limit_mib=100)
+    # small ones pass by the cache; the third is refused, a is given back, and it is asked for again
+    assert found["calls"] == calls(malloc=5, free=1)
+    assert (found["retries"], found["failures"]) == (1, 0)
 
 
 def test_fragmentation_is_of_the_moment_of_the_peak(replay):
-    found = figures(replay, "cache", ["a 60", "-a", "b 40", "c 60"])
-    assert (found["peak_reserved"], found["live_at_peak"], found["peak_live"]) == (100 * MIB, 40 * MIB, 100 * MIB)
-    assert found["fragmentation"] == pytest.approx(0.6)
+    found = figures(replay, "cache", ["a 64", "b 36", "-a", "c 57", "d 8"])
+    assert (found["peak_reserved"], found["live_at_peak"], found["peak_live"]) == (108 * MIB, 101 * MIB, 101 * MIB)
+    assert found["fragmentation"] == pytest.approx(7 / 108)
 
 
 def test_native_packs_small_requests_into_segments_of_2_mib(replay):
