@@ -6,7 +6,6 @@
 """
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -50,26 +49,31 @@ def write_arm(folder, arm, steps, ranks, factor=1.0):
 
 def measure(what, command, accepted):
     """Prints elapsed and processor seconds, and the most memory, of one command."""
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    status = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
-    elapsed, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin = time.monotonic()
+    with open(os.devnull, "w") as nowhere:
+        child = subprocess.Popen(command, stdout=nowhere)
+        _, status, used = os.wait4(child.pid, 0)
+    elapsed, status = time.monotonic() - begin, os.waitstatus_to_exitcode(status)
+    child.returncode = status
     if status not in accepted:
         sys.exit(f"{command[0]}: exit status {status}")
-    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{what}: {elapsed:.2f} s ({busy:.2f} s of processor), {after.ru_maxrss / 1024:.0f} MiB")
+    print(f"{what}: {elapsed:.2f} s ({used.ru_utime + used.ru_stime:.2f} s of processor), {used.ru_maxrss / 1024:.0f} MiB")
 
 
 def main():
+    numbers = [int(n) for n in sys.argv[3:]] + [100_000, 8][len(sys.argv) - 3:]
     if sys.argv[1] == "--write":
-        numbers = [int(n) for n in sys.argv[3:]] + [100_000, 8][len(sys.argv) - 3:]
-        write_arm(sys.argv[2], "a", *numbers)
+        print(write_arm(sys.argv[2], "a" if sys.argv[2].endswith("a") else "b", *numbers,
+                        factor=1.0 if sys.argv[2].endswith("a") else 0.9))
         return
     dump, command = sys.argv[1:3]
-    steps, ranks = [int(n) for n in sys.argv[3:]] + [100_000, 8][len(sys.argv) - 3:]
     folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
     try:
-        size = sum(write_arm(os.path.join(folder, arm), arm, steps, ranks, factor) for arm, factor in (("a", 1), ("b", 0.9)))
-        print(f"two arms of {ranks} ranks and {steps} steps, {size / 1e6:.0f} MB")
+        size = 0
+        for arm in ("a", "b"):  # by another process: the memory of this one would count as that of its children
+            write = [sys.executable, __file__, "--write", os.path.join(folder, arm)] + [str(n) for n in numbers]
+            size += int(subprocess.run(write, check=True, capture_output=True, text=True).stdout)
+        print(f"two arms of {numbers[1]} ranks and {numbers[0]} steps, {size / 1e6:.0f} MB")
         if dump != "-":
             measure("reading one arm", [dump, os.path.join(folder, "a"), "--quiet"], (0,))
         if command != "-":

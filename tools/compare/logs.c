@@ -3,8 +3,13 @@
 #include "tools/compare/sources.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define THREADS_MAX 3 /* besides the caller's */
 
 /* What one process says; small beside its log, which is not kept whole. */
 struct process {
@@ -242,37 +247,90 @@ static double modelled_time(const struct b200_logs *logs) {
 
 /* ---- reading */
 
-static bool read_process(struct compare_run *run, const struct compare_log_file *file, struct process *process) {
-  size_t before = run->logs.log_count;
-  b200_logs_add(&run->logs, file->path);
-  if (run->logs.log_count == before)
-    return false;
-  struct b200_log *log = &run->logs.logs[before];
+/* A log read by itself. */
+struct job {
+  const char *path;
+  struct b200_logs logs;
+  struct process process;
+  int64_t gemm_flops;
+};
+
+static void read_job(struct job *job) {
+  struct process *process = &job->process;
+  b200_logs_add(&job->logs, job->path);
+  if (job->logs.log_count == 0)
+    return;
+  struct b200_log *log = &job->logs.logs[0];
   process->rank = log->rank >= 0 && log->rank < INT32_MAX ? log->rank : 0;
   process->unix_ns = log->unix_ns;
   process->node = log->node;
-  run->modelled = run->modelled || log->node;
   if (!log->node) {
     take_steps(process, log);
     take_losses(process, log);
-    run->partial = run->partial || log->partial;
   }
-  if (run->gemm_flops == 0)
-    run->gemm_flops = usual_flops(log);
+  process->trains = process->step_count || process->loss_count;
+  job->gemm_flops = usual_flops(log);
   forget_details(log);
-  return true;
 }
 
-/* Reads the files by rank and time; returns how many are logs, processes[i] beside run->logs.logs[i]. */
+struct queue {
+  struct job *jobs;
+  size_t count;
+  atomic_size_t next;
+};
+
+static void *work(void *argument) {
+  struct queue *queue = argument;
+  for (size_t i; (i = atomic_fetch_add(&queue->next, 1)) < queue->count;)
+    read_job(&queue->jobs[i]);
+  return NULL;
+}
+
+/* Each log is a struct of its own until all are read, so that threads share nothing. Few of them: each holds a whole log. */
+static void read_jobs(struct job *jobs, size_t count) {
+  struct queue queue = {.jobs = jobs, .count = count};
+  pthread_t threads[THREADS_MAX];
+  size_t started = 0;
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  while (started + 1 < count && started + 1 < (size_t)(processors > 0 ? processors : 1) && started < THREADS_MAX &&
+         pthread_create(&threads[started], NULL, work, &queue) == 0)
+    started++;
+  work(&queue);
+  for (size_t i = 0; i < started; i++)
+    pthread_join(threads[i], NULL);
+}
+
+static void take_job(struct compare_run *run, struct job *job) {
+  for (size_t i = 0; i < job->logs.note_count; i++)
+    compare_note(&run->notes, &run->note_count, "%s", job->logs.notes[i]);
+  if (job->logs.log_count) {
+    const struct b200_log *log = &job->logs.logs[0];
+    run->modelled = run->modelled || log->node;
+    run->partial = run->partial || (!log->node && log->partial);
+    run->gemm_flops = run->gemm_flops ? run->gemm_flops : job->gemm_flops;
+    run->logs.logs = b200_grow(run->logs.logs, run->logs.log_count, sizeof(*log));
+    run->logs.logs[run->logs.log_count++] = *log;
+    job->logs.log_count = 0; /* its log has moved */
+  }
+  b200_logs_free(&job->logs);
+}
+
+/* Reads the files, by rank and time; returns how many are logs, processes[i] beside run->logs.logs[i]. */
 static size_t read_processes(const struct compare_log_file *files, size_t count, struct compare_run *run,
                              struct process *processes) {
+  struct job *jobs = b200_zeroed(count, sizeof(*jobs));
   size_t read = 0, attempts = 0;
   int64_t last_rank = -1;
+  for (size_t i = 0; i < count; i++)
+    jobs[i].path = files[i].path;
+  read_jobs(jobs, count);
   for (size_t i = 0; i < count; i++) {
+    bool is_log = jobs[i].logs.log_count > 0;
     struct process *process = &processes[read];
-    if (!read_process(run, &files[i], process))
+    take_job(run, &jobs[i]);
+    if (!is_log)
       continue;
-    process->trains = process->step_count || process->loss_count;
+    *process = jobs[i].process;
     read++;
     if (!process->trains)
       continue;
@@ -281,6 +339,7 @@ static size_t read_processes(const struct compare_log_file *files, size_t count,
     last_rank = process->rank;
     process->attempt = attempts;
   }
+  free(jobs);
   return read;
 }
 
@@ -318,8 +377,6 @@ void compare_read_logs(const struct compare_log_file *files, size_t count, struc
     free(processes[i].steps);
     free(processes[i].losses);
   }
-  for (size_t i = 0; i < run->logs.note_count; i++)
-    compare_note(&run->notes, &run->note_count, "%s", run->logs.notes[i]);
   free(values);
   free(processes);
   free(sorted);
