@@ -38,7 +38,7 @@ def measure(preload, variables, arguments, logs):
     if preload is None:
         return None, "not named (B200_PEER_TMS, B200_PEER_HAMI)"
     env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k != "LD_PRELOAD"}
-    env |= {"B200OPT_LOG_DIR": logs, "B200OPT_LOG_LEVEL": "silent", "CUDA_DEVICE_MEMORY_SHARED_CACHE": os.path.join(logs, "hami"), **variables}
+    env |= {"B200OPT_LOG_DIR": logs, "CUDA_DEVICE_MEMORY_SHARED_CACHE": os.path.join(logs, "hami"), **variables}
     if preload:
         env["LD_PRELOAD"] = preload
     try:
@@ -47,6 +47,8 @@ def measure(preload, variables, arguments, logs):
         return None, "no answer within 120 s"
     if done.returncode or not done.stdout.strip():
         return None, f"it ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}"
+    if "only observed" in done.stderr:
+        return None, done.stderr.strip().splitlines()[-1]
     return float(done.stdout.split()[-1]), ""
 
 

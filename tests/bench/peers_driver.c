@@ -68,6 +68,35 @@ ONE(cuCtxGetDevice, int, 0)
 ONE(cuDeviceGetCount, int, 1)
 ONE(cuDriverGetVersion, int, 13000)
 ONE(cuCtxGetCurrent, void *, (void *)0x10)
+ONE(cuCtxPopCurrent_v2, void *, (void *)0x10)
+
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+  (void)device;
+  return cuCtxGetCurrent(context);
+}
+
+EXPORT int cuDeviceGetMemPool(void **pool, int device);
+int cuDeviceGetMemPool(void **pool, int device) {
+  (void)device;
+  *pool = (void *)0x20;
+  return 0;
+}
+
+EXPORT int cuMemPoolGetAttribute(void *pool, int attribute, uint64_t *value);
+int cuMemPoolGetAttribute(void *pool, int attribute, uint64_t *value) {
+  (void)pool, (void)attribute;
+  *value = 0;
+  return 0;
+}
+
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+  (void)device;
+  *flags = 0;
+  *active = 1;
+  return 0;
+}
 
 EXPORT int cuDeviceGet(int *device, int ordinal);
 int cuDeviceGet(int *device, int ordinal) {
@@ -109,6 +138,11 @@ int cuCtxGetId(void *context, unsigned long long *id) {
     return 0;                                                                                                               \
   }
 NOTHING(cuInit)
+NOTHING(cuCtxPushCurrent_v2)
+NOTHING(cuDevicePrimaryCtxRelease_v2)
+NOTHING(cuMemPoolTrimTo)
+NOTHING(cuMemsetD8_v2)
+NOTHING(cuThreadExchangeStreamCaptureMode)
 NOTHING(cuMemFree_v2)
 NOTHING(cuMemRelease)
 NOTHING(cuMemMap)
