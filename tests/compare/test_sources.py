@@ -430,11 +430,12 @@ def test_runs_by_name_and_by_folder(tmp_path):
         write(tmp_path / "named" / f"{run}.jsonl", log_of(run=run))
     assert [r["name"] for r in read(tmp_path / "named")[0]] == ["one", "two"]
     for i in (1, 2, 10):
-        write(tmp_path / "ab" / f"run-{i}" / "x" / "0.jsonl", log_of(run="same", more=float(i), first=40 * i))
+        write(tmp_path / "ab" / f"run-{i}" / "x" / "0.jsonl", log_of(run="same", more=float(i), first=10 * i))
         write(tmp_path / "ab" / f"run-{i}" / "job.out", "step 1 loss 9\nstep 2 loss 9\n")
+    write(tmp_path / "ab" / "a-note.txt", "nothing\n")
     runs, _, _ = read(tmp_path / "ab")
     assert [r["name"] for r in runs] == ["run-1", "run-2", "run-10"] and all(r["loss_source"] == "b200opt" for r in runs)
-    assert [r["points"][0][0] for r in runs] == [40, 80, 400]  # none continues another
+    assert [r["points"][0][0] for r in runs] == [10, 20, 100]  # none continues another
 
 
 def test_logs_without_losses_take_the_output(tmp_path):

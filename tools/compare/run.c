@@ -664,7 +664,9 @@ bool compare_arm_read(const char *path, const char *tag, struct compare_arm *out
   if (found) {
     free(*error);
     *error = NULL;
-    bool whole = out->run_count > 0 && walk.count > 0 && run_folder(walk.files[0].name) > 0;
+    bool whole = false;
+    for (size_t i = 0; i < walk.count; i++)
+      whole = whole || run_folder(walk.files[i].name) > 0;
     if (!whole)
       join_continued(out);
     for (size_t i = 0; i < out->run_count; i++)
