@@ -39,6 +39,7 @@ def measure(preload, variables, arguments, logs):
         return None, "not named (B200_PEER_TMS, B200_PEER_HAMI)"
     env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k != "LD_PRELOAD"}
     env |= {"B200OPT_LOG_DIR": logs, "CUDA_DEVICE_MEMORY_SHARED_CACHE": os.path.join(logs, "hami"), **variables}
+    env |= {"CUDA_REDIRECT": HAMI or ""}  # where HAMi-core looks for itself
     if preload:
         env["LD_PRELOAD"] = preload
     try:
@@ -49,7 +50,10 @@ def measure(preload, variables, arguments, logs):
         return None, f"it ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}"
     if "only observed" in done.stderr:
         return None, done.stderr.strip().splitlines()[-1]
-    return float(done.stdout.split()[-1]), ""
+    value, server = done.stdout.split()[-2:]
+    if preload == HAMI and os.path.basename(server) != os.path.basename(HAMI):
+        return None, "the driver's functions are not its own: it does not stand before this driver"
+    return float(value), ""
 
 
 with tempfile.TemporaryDirectory() as logs:
