@@ -3,7 +3,6 @@
  * usage: bench_peers driver|runtime LIVE [region]    nanoseconds of a pair of malloc and free of 4 MiB with so many other
  * blocks live: the median of rounds. `region`: within torch_memory_saver's region.
  */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,7 +4,6 @@
  * addresses are new each time and never used. Enough of both for libb200opt.so, for torch_memory_saver's preload and, as far
  * as it gets, HAMi-core.
  */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
