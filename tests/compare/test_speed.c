@@ -117,6 +117,17 @@ START_TEST(what_is_too_short_says_nothing) {
 }
 END_TEST
 
+/* 25 steps of 0.999 s and as many of 1.001 s in turn: the medians of blocks are all equal, no dependence is left, and the
+   error is that of the median of 50 normal values, sqrt(pi / 2) sd / sqrt(50). */
+START_TEST(error_of_the_median_by_hand) {
+  make(60);
+  summarise(60);
+  double half = (log(1.001) - log(0.999)) / 2, sd = half * sqrt(50.0 / 49);
+  near(run.log_error, sqrt(acos(-1) / 2) * sd / sqrt(50), 1e-12);
+  near(run.freedom, 49, 1e-9);
+}
+END_TEST
+
 /* ---- two arms */
 
 static struct speed_run made_run(double steady_s, double log_error, double freedom) {
@@ -154,6 +165,8 @@ START_TEST(two_runs_are_averaged) {
   near(ratio.freedom, 14, 1e-9);
   near(ratio.high, 1.1 * exp(stats_t_quantile(0.975, 14) * 0.02 / sqrt(2)), 1e-9);
   ck_assert(!ratio.run_is_unit && ratio.runs_a == 2 && ratio.runs_b == 1);
+  speed_compare(a, 2, a, 2, &ratio);
+  ck_assert(!ratio.run_is_unit && ratio.freedom > 27.9); /* four runs with 7 degrees each */
 }
 END_TEST
 
@@ -216,7 +229,8 @@ END_TEST
 #define CASES(X)                                                                                                            \
   X(warm_up_is_ten_steps_or_a_tenth)                                                                                        \
   X(warm_up_lasts_until_the_median_settles)                                                                                 \
-  X(a_run_that_never_settles) X(exceptional_steps_are_in_the_end_to_end_alone) X(modelled_times_that_hardly_vary)           \
-      X(what_is_too_short_says_nothing) X(one_run_each_by_hand) X(two_runs_are_averaged) X(three_runs_each_are_welchs_t)    \
+  X(a_run_that_never_settles)                                                                                               \
+  X(exceptional_steps_are_in_the_end_to_end_alone) X(modelled_times_that_hardly_vary) X(what_is_too_short_says_nothing)     \
+      X(error_of_the_median_by_hand) X(one_run_each_by_hand) X(two_runs_are_averaged) X(three_runs_each_are_welchs_t)       \
           X(modelled_runs_without_any_error) X(split_of_the_difference) X(cost_by_hand)
 UNIT_MAIN("compare_speed", CASES)
