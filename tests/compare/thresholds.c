@@ -190,7 +190,10 @@ static bool print_division(const struct folder *folder, const struct division *d
   struct range above = range_of(folder, division->above, division->measure);
   double reached = division->all_above ? above.low : above.high;
   bool known = below.count && above.count, holds = known && below.high < row->value && row->value < reached;
-  printf("  %s\n", holds ? "holds" : known ? "DOES NOT HOLD" : "cannot be said: a class has no curves");
+  const char *unknown = known ? "cannot be said: all that trains is below, and no broken run got so far"
+                              : "cannot be said: a class has no curves";
+  bool crossed = known && (division->all_above || below.high >= row->value);
+  printf("  %s\n", holds ? "holds" : crossed ? "DOES NOT HOLD" : unknown);
   return holds;
 }
 
