@@ -34,7 +34,7 @@ def both(folder, gpus, *command, **more):
     pool = node(folder / "pool", gpus, ["--log", folder / "log", "B200OPT_MEMORY=pool"], *command, **more)
     assert bare.returncode == 0, bare.stderr[-3000:]
     assert pool.returncode == 0, pool.stderr[-3000:]
-    assert "b200opt: " not in pool.stderr, pool.stderr
+    assert not [r for r in records(folder / "log", "warn") + records(folder / "log", "oom")]
     return bare.stdout, pool.stdout
 
 
@@ -62,4 +62,4 @@ def test_advice_for_holes_makes_it_fit(tmp_path):
     assert final["owner"] == "pytorch" and final["failures"] == 2
     name, value = re.match(r"(PYTORCH_CUDA_ALLOC_CONF)=(\S+)", final["advice"]).groups()
     followed = node(tmp_path / "second", 1, ["--log", tmp_path / "log2", *limited], HERE / "job.py", "holes", **{name: value})
-    assert (followed.returncode, followed.stdout) == (0, "fits True\n"), followed.stderr
+    assert (followed.returncode, followed.stdout) == (0, "fits 160\n"), followed.stderr
