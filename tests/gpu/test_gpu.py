@@ -176,3 +176,29 @@ def test_cost_of_a_passed_through_call(bench, request, record_property):
         print(f"{arm:8} {statistics.median(times[arm]):8.1f} ns a call, {over:+6.1f} ns over direct")
     for arm in ("bare", "off", "observe"):
         print(f"{arm:8} {bench.run(arm)['steps_per_s']:8.2f} steps/s of the demo's job")
+
+
+TABLE_ROWS = ("alignment size_zero failure first_call free_null wrong_frees free_waits cross_api other_threads other_devices peers memory_info "
+              "attributes buffer_id sync_memops address_range ipc virtual_memory other_backing stream_ordered capture captured_memory contents "
+              "reset primary_context forked at_exit").split()
+# What the pool may change, as in tests/pool/test_table.py.
+TABLE_MAY_DIFFER = {"attributes": "type of a freed one", "buffer_id": "new id", "address_range": "MiB", "contents": ""}
+
+
+@pytest.mark.parametrize("row", TABLE_ROWS)
+def test_memory_is_the_same_with_the_pool(row, bench, request):
+    """The rows of tests/pool/table.c: what the virtual node says of device memory is what a GPU does, and the pool keeps to it."""
+    program = request.config.getoption("--build").resolve() / "tests" / "pool" / "pool_table"
+    env = dict(os.environ, POOL_TEST_CUDART=cudart())
+    arms = {"bare": [], "observe": ["B200OPT_MEMORY=observe"], "pool": ["B200OPT_MEMORY=pool"]}
+    found = {}
+    for arm, variables in arms.items():
+        prefix = [str(bench.command), "run", f"B200OPT_LOG_DIR={bench.folder}/table", *variables, "--"] if variables else []
+        child = subprocess.run([*prefix, str(program), row], capture_output=True, text=True, env=env, timeout=120)
+        if child.returncode == 77:
+            pytest.skip("not on this machine")
+        assert child.returncode == 0, f"{arm}: {child.stdout}{child.stderr}"
+        found[arm] = child.stdout.splitlines()
+    assert found["observe"] == found["bare"]
+    same = [(a, b) for a, b in zip(found["bare"], found["pool"]) if not (row in TABLE_MAY_DIFFER and b.startswith(TABLE_MAY_DIFFER[row]))]
+    assert len(found["pool"]) == len(found["bare"]) and all(a == b for a, b in same), (found["bare"], found["pool"])
