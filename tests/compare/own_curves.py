@@ -28,6 +28,7 @@ KINDS = {
     "bf16_lr0.8": ("bf16", [TRAIN], lambda seed: ["--lr", str(0.8 * LR)], 9),
     "bf16_data1": ("bf16", [TRAIN], lambda seed: ["--data-seed", str(100 + seed)], 9),
     "bf16_init1": ("bf16", [TRAIN], lambda seed: ["--seed", str(100 + seed), "--data-seed", str(seed)], 9),
+    "neg_lr100": ("bf16", [TRAIN], lambda seed: ["--lr", str(100 * LR)], 1),
     "neg_nosat": ("cpu", [BROKEN, "nosat"], lambda seed: [], 1),
     "neg_scale1": ("cpu", [BROKEN, "scale1"], lambda seed: [], 1),
     "mxfp8_floor": ("cpu", [BROKEN, "floor"], lambda seed: [], 1),
