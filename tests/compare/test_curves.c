@@ -222,18 +222,28 @@ START_TEST(means_over_ten_steps) {
 }
 END_TEST
 
+/* clang-format off */
+#define CASES(X) \
+  X(another_order_of_the_data_is_not_comparable) \
+  X(another_start_is_not_equivalent) \
+  X(another_configuration_is_not_equivalent) \
+  X(nan_comes_before_the_short_overlap) \
+  X(far_and_rising_is_diverged) \
+  X(the_better_one_is_better) \
+  X(a_curve_against_itself_is_identical) \
+  X(a_prefix_is_equivalent_at_its_steps) \
+  X(prefixes_of_equal_runs) \
+  X(prefixes_of_recipes_are_never_invalid) \
+  X(the_floor_of_the_equal_pairs) \
+  X(printed_decimals) \
+  X(means_over_ten_steps)
+/* clang-format on */
+
 int main(void) {
   Suite *suite = suite_create("compare_curves");
   TCase *tcase = tcase_create("all");
   tcase_set_timeout(tcase, 60);
   tcase_add_loop_test(tcase, true_answers, 0, (int)ROWS(answers));
-#define CASES(X)                                                                                                            \
-  X(another_order_of_the_data_is_not_comparable)                                                                            \
-  X(another_start_is_not_equivalent)                                                                                        \
-  X(another_configuration_is_not_equivalent) X(nan_comes_before_the_short_overlap) X(far_and_rising_is_diverged)            \
-      X(the_better_one_is_better) X(a_curve_against_itself_is_identical) X(a_prefix_is_equivalent_at_its_steps)             \
-          X(prefixes_of_equal_runs) X(prefixes_of_recipes_are_never_invalid) X(the_floor_of_the_equal_pairs)                \
-              X(printed_decimals) X(means_over_ten_steps)
   CASES(UNIT_ADD)
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

@@ -606,24 +606,43 @@ START_TEST(time_to_equal_loss_until_nan) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(exit_statuses_are_the_documented_ones)                                                                                  \
-  X(every_threshold_says_what_it_is)                                                                                        \
-  X(nothing_to_compare)                                                                                                     \
-  X(nan_in_the_candidate_is_divergence_at_any_step)                                                                         \
-  X(nan_counts_before_overlap_and_beyond_the_baseline)                                                                      \
-  X(who_was_first_with_nan)                                                                                                 \
-  X(nan_in_both_at_the_same_step_is_left_out) X(overlap_is_of_the_longer_run) X(steps_are_matched_by_their_number)          \
-      X(gap_of_the_window_by_hand) X(window_is_a_quarter_and_at_least_a_hundred) X(assumed_floor_is_said)                   \
-          X(verdict_by_interval) X(steps_that_would_decide) X(a_growing_gap_is_not_equivalent)                              \
-              X(another_start_blocks_equivalent_and_hides_nothing) X(start_is_judged_from_the_first_steps_only)             \
-                  X(far_above_and_rising_is_diverged) X(losses_that_explode) X(noise_that_is_not_related_is_other_data)     \
-                      X(short_runs_say_so) X(identical_runs_are_equivalent_at_any_length_with_a_window)                     \
-                          X(percent_of_what_is_not_positive_has_no_meaning) X(steps_advised)                                \
-                              X(lag_in_training_steps_by_hand) X(spikes_of_either_and_of_the_candidate_alone)               \
-                                  X(largest_smoothed_gap_and_where) X(floor_is_the_root_mean_square)                        \
-                                      X(three_pairs_speak_of_the_recipe) X(two_pairs_speak_of_these_runs)                   \
-                                          X(one_pair_is_its_own_summary) X(one_bad_pair_decides)                            \
-                                              X(identical_pairs_are_equivalent) X(time_to_a_level_by_hand)                  \
-                                                  X(time_to_equal_loss_without_times) X(time_to_equal_loss_until_nan)
+/* clang-format off */
+#define CASES(X) \
+  X(exit_statuses_are_the_documented_ones) \
+  X(every_threshold_says_what_it_is) \
+  X(nothing_to_compare) \
+  X(nan_in_the_candidate_is_divergence_at_any_step) \
+  X(nan_counts_before_overlap_and_beyond_the_baseline) \
+  X(who_was_first_with_nan) \
+  X(nan_in_both_at_the_same_step_is_left_out) \
+  X(overlap_is_of_the_longer_run) \
+  X(steps_are_matched_by_their_number) \
+  X(gap_of_the_window_by_hand) \
+  X(window_is_a_quarter_and_at_least_a_hundred) \
+  X(assumed_floor_is_said) \
+  X(verdict_by_interval) \
+  X(steps_that_would_decide) \
+  X(a_growing_gap_is_not_equivalent) \
+  X(another_start_blocks_equivalent_and_hides_nothing) \
+  X(start_is_judged_from_the_first_steps_only) \
+  X(far_above_and_rising_is_diverged) \
+  X(losses_that_explode) \
+  X(noise_that_is_not_related_is_other_data) \
+  X(short_runs_say_so) \
+  X(identical_runs_are_equivalent_at_any_length_with_a_window) \
+  X(percent_of_what_is_not_positive_has_no_meaning) \
+  X(steps_advised) \
+  X(lag_in_training_steps_by_hand) \
+  X(spikes_of_either_and_of_the_candidate_alone) \
+  X(largest_smoothed_gap_and_where) \
+  X(floor_is_the_root_mean_square) \
+  X(three_pairs_speak_of_the_recipe) \
+  X(two_pairs_speak_of_these_runs) \
+  X(one_pair_is_its_own_summary) \
+  X(one_bad_pair_decides) \
+  X(identical_pairs_are_equivalent) \
+  X(time_to_a_level_by_hand) \
+  X(time_to_equal_loss_without_times) \
+  X(time_to_equal_loss_until_nan)
+/* clang-format on */
 UNIT_MAIN("compare_loss", CASES)

@@ -226,11 +226,20 @@ START_TEST(cost_by_hand) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(warm_up_is_ten_steps_or_a_tenth)                                                                                        \
-  X(warm_up_lasts_until_the_median_settles)                                                                                 \
-  X(a_run_that_never_settles)                                                                                               \
-  X(exceptional_steps_are_in_the_end_to_end_alone) X(modelled_times_that_hardly_vary) X(what_is_too_short_says_nothing)     \
-      X(error_of_the_median_by_hand) X(one_run_each_by_hand) X(two_runs_are_averaged) X(three_runs_each_are_welchs_t)       \
-          X(modelled_runs_without_any_error) X(split_of_the_difference) X(cost_by_hand)
+/* clang-format off */
+#define CASES(X) \
+  X(warm_up_is_ten_steps_or_a_tenth) \
+  X(warm_up_lasts_until_the_median_settles) \
+  X(a_run_that_never_settles) \
+  X(exceptional_steps_are_in_the_end_to_end_alone) \
+  X(modelled_times_that_hardly_vary) \
+  X(what_is_too_short_says_nothing) \
+  X(error_of_the_median_by_hand) \
+  X(one_run_each_by_hand) \
+  X(two_runs_are_averaged) \
+  X(three_runs_each_are_welchs_t) \
+  X(modelled_runs_without_any_error) \
+  X(split_of_the_difference) \
+  X(cost_by_hand)
+/* clang-format on */
 UNIT_MAIN("compare_speed", CASES)

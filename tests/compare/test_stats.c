@@ -199,11 +199,19 @@ START_TEST(random_numbers_are_normal) {
 }
 END_TEST
 
-#define CASES(X)                                                                                                            \
-  X(quantiles_of_t_are_scipys)                                                                                              \
-  X(probabilities_of_t_are_scipys)                                                                                          \
-  X(t_has_no_answer_where_there_is_none)                                                                                    \
-  X(quantiles_of_values_are_numpys) X(series_are_scipys) X(welch_is_scipys) X(too_few_values_have_no_number)                \
-      X(a_constant_is_known_exactly) X(a_quantile_is_the_value_of_its_rank) X(blocks_end_where_the_values_end)              \
-          X(random_numbers_are_the_published_ones) X(random_numbers_are_normal)
+/* clang-format off */
+#define CASES(X) \
+  X(quantiles_of_t_are_scipys) \
+  X(probabilities_of_t_are_scipys) \
+  X(t_has_no_answer_where_there_is_none) \
+  X(quantiles_of_values_are_numpys) \
+  X(series_are_scipys) \
+  X(welch_is_scipys) \
+  X(too_few_values_have_no_number) \
+  X(a_constant_is_known_exactly) \
+  X(a_quantile_is_the_value_of_its_rank) \
+  X(blocks_end_where_the_values_end) \
+  X(random_numbers_are_the_published_ones) \
+  X(random_numbers_are_normal)
+/* clang-format on */
 UNIT_MAIN("compare_stats", CASES)
