@@ -240,8 +240,8 @@ static const char *const tones[LOSS_VERDICT_COUNT] = {
 };
 
 static char *plain_interval(const struct loss_summary *summary) {
-  return b200_format("the gap is %+.3f %% +- %.3f %%, the margin %.3g %%", summary->gap_percent, summary->half_width_percent,
-                     summary->margin_percent);
+  return b200_format("the loss gap is %+.3f %% +- %.3f %%, the margin %.3g %%", summary->gap_percent,
+                     summary->half_width_percent, summary->margin_percent);
 }
 
 /* What the losses say, as one line. */

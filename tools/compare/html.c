@@ -95,7 +95,11 @@ static void figure_small(struct page *page) {
 }
 
 static void loss_figure(struct page *page, const json_t *loss) {
-  figure_begin(page, "Loss gap, last quarter");
+  const json_t *first = json_array_get(json_object_get(loss, "pairs"), 0);
+  char name[64] = "Loss gap";
+  if (report_number(first, "window"))
+    snprintf(name, sizeof(name), "Loss gap, last %" PRId64 " steps", report_number(first, "window"));
+  figure_begin(page, name);
   if (json_is_true(json_object_get(loss, "identical")))
     page_text(page, "0 %%");
   else if (is_known(loss, "gap_percent"))
@@ -279,7 +283,7 @@ static void write_gap(struct page *page, const json_t *loss, const json_t *pairs
                            .y = page_scale_empty,
                            .x = step_scale(pairs, "training step"),
                            .says = "Gap of the candidate's loss to the baseline's by training step, with the margin and the "
-                                   "interval of the mean gap in the last quarter."};
+                                   "interval of the mean gap in the window at the end."};
   size_t i;
   plot.y.zero = true;
   json_array_foreach(pairs, i, pair) take_column(&plot.y, curve_rows(pair), GAP);
