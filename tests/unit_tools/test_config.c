@@ -172,8 +172,10 @@ static const struct {
     {"B200OPT_WGRAD=nvfp4", "B200OPT_WGRAD: 'nvfp4' is not in this version (accepted: inherit|native|auto|fp8|mxfp8); using "
                             "the default 'inherit'"},
     {"B200OPT_GUARD=nvfp4", "B200OPT_GUARD: 'nvfp4' is not accepted (accepted: on|off|strict); using the default 'on'"},
-    {"B200OPT_MEMORY=bf16", "B200OPT_MEMORY: 'bf16' is not accepted (accepted: observe|pool|off); using the default 'observe'"},
-    {"B200OPT_MEMORY=OFF", "B200OPT_MEMORY: 'OFF' is not accepted (accepted: observe|pool|off); using the default 'observe'"},
+    {"B200OPT_MEMORY=bf16",
+     "B200OPT_MEMORY: 'bf16' is not accepted (accepted: observe|pool|off); using the default 'observe'"},
+    {"B200OPT_MEMORY=OFF",
+     "B200OPT_MEMORY: 'OFF' is not accepted (accepted: observe|pool|off); using the default 'observe'"},
     {"B200OPT_STRICT=yes", "B200OPT_STRICT: 'yes' is not accepted (accepted: 0|1); using the default '0'"},
     {"B200OPT_LOG_MAX_MB=0", "B200OPT_LOG_MAX_MB: '0' is not accepted (accepted: 1..65536); using the default '256'"},
     {"B200OPT_LOG_MAX_MB=12x", "B200OPT_LOG_MAX_MB: '12x' is not accepted (accepted: 1..65536); using the default '256'"},
@@ -197,7 +199,8 @@ END_TEST
 static const struct {
   const char *line, *complaint; /* behind "FILE:2: " */
 } bad_lines[] = {
-    {"B200OPT_MEMORY=pol", "B200OPT_MEMORY: 'pol' is not accepted (accepted: observe|pool|off); using the default 'observe'"},
+    {"B200OPT_MEMORY=pol",
+     "B200OPT_MEMORY: 'pol' is not accepted (accepted: observe|pool|off); using the default 'observe'"},
     {"B200OPT_MEMRY=off", "unknown variable B200OPT_MEMRY is ignored; the nearest known one is B200OPT_MEMORY"},
     {"PATH=/bin", "unknown variable PATH is ignored; the nearest known one is B200OPT"},
     {"B200OPT_VNODE_GPUS=2", "B200OPT_VNODE_GPUS is read from the environment only"},
