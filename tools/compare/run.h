@@ -24,7 +24,7 @@
  * come again all the time rather than once.
  *
  * Ownership: everything belongs to the struct until compare_arm_free(). Allocates; ends the process with a message when
- * memory runs out, as the reader does. Not thread-safe, no global state.
+ * memory runs out, as the reader does. No global state: threads may read different arms.
  */
 #ifndef B200_COMPARE_RUN_H
 #define B200_COMPARE_RUN_H
@@ -56,11 +56,11 @@ struct compare_point {
   double t_s;          /* seconds of running since the run began, pauses before a resume left out; NAN: not known */
 };
 
-/* A training step, on the rank that took longest for it. */
+/* A training step. */
 struct compare_step {
   int64_t step;     /* ordinal of the detected step from 0, counted on over a resume; not the number that the job prints */
-  double host_s;    /* until the next step began, on the host */
-  double device_s;  /* the same on the device; NAN in steps that were not timed. What follows is of this rank, too */
+  double host_s;    /* until the next step began, on the host: of the rank that took longest there */
+  double device_s;  /* on the device: of the rank that took longest there, as what follows; NAN in steps not timed */
   double gemm_s;    /* GEMMs, union; NAN when not timed, for they are only in some steps */
   double blocked_s; /* compute streams blocked by collectives; NAN when not timed */
   double comm_s;    /* collectives, union; NAN when not timed */
