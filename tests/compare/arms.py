@@ -47,7 +47,7 @@ def write(folder, curve, step_ms=2.0, ranks=2, plan="native", config=None, node=
                           "flops": flops // 3 * len(curve), "model_native_ns": 1000, "model_narrow_ns": 700})
         if plan != "native":
             lines.append({"t": "audit", "role": "fprop", "ta": "T", "tb": "N", "m": 1024, "n": 4096 * batch, "k": 1024, "batch": 1, "plan": plan, "calls": 3, "error": 0.0379})
-        for who, size in ((owner, 155189248), ("nccl", 505413632)):
+        for who, size in ((owner, 155189248 + 4096 * rank), ("nccl", 505413632 - 4096 * rank)):
             lines.append({"t": "alloc", "owner": who, "current": size, "peak": size, "allocs": 5, "frees": 0, "failed": 0})
         lines.append({"t": "end", "t_ns": at})
         text = "".join(json.dumps(line) + "\n" for line in lines)

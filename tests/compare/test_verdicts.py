@@ -89,6 +89,72 @@ def test_measured_floor(tmp_path):
     assert told["loss"]["floor_source"] == "given" and told["loss"]["margin_percent"] == 0.5
 
 
+def test_single_runs_are_paired_with_the_baseline(tmp_path):
+    a, b = (csv(tmp_path / f"{name}.csv", arms.losses(1200, seed)) for seed, name in ((1, "a"), (2, "b")))
+    again = [csv(tmp_path / f"aa{seed}.csv", [loss * (1 + 0.001 * (seed - 2)) for loss in arms.losses(1200, seed)]) for seed in (3, 4)]
+    data = compare(a, b, "--aa", again[0], "--aa", again[1])
+    assert data["loss"]["floor_source"] == "measured" and data["loss"]["aa_pairs"] == 2 and data["loss"]["aa_says"] == []
+    assert data["loss"]["pairs"][0]["floor_percent"] == pytest.approx(math.hypot(0.1, 0.2) / math.sqrt(2), rel=0.1)
+    one = compare(a, b, "--aa", again[0])
+    assert one["loss"]["floor_source"] == "assumed" and any("--aa makes 1 pair of equal runs" in line for line in one["verdict"]["also"])
+
+
+def test_aa_runs_that_are_not_equal_are_told(tmp_path):
+    a, b = (csv(tmp_path / f"{name}.csv", arms.losses(1200, seed)) for seed, name in ((1, "a"), (2, "b")))
+    other = csv(tmp_path / "other.csv", arms.losses(1200, 3, data=7))
+    far = csv(tmp_path / "far.csv", arms.losses(1200, 4, worse_percent=3))
+    again = csv(tmp_path / "again.csv", arms.losses(1200, 5))
+    data = compare(a, b, "--aa", other, "--aa", again, "--aa", far)
+    says = "\n".join(data["verdict"]["also"])
+    assert data["loss"]["aa_pairs"] == 2 and re.search(r"other.csv: .* are left out: the runs saw other data", says)
+    assert re.search(r"far.csv: .* are far apart for equal runs, \+3\.0", says) and "again.csv" not in says
+
+
+def test_a_baseline_without_a_number_is_invalid(tmp_path):
+    curve = arms.losses(400, 1)
+    curve[200] = math.nan
+    bad = csv(tmp_path / "nan.csv", curve)
+    assert names(compare(bad, bad)) == ("INVALID", 3)
+
+
+def test_steps_that_are_counted_are_put_right(tmp_path):
+    """The library counts from 0 what has no step; printed output without steps is counted from 1."""
+    logs = arms.write(tmp_path / "a", arms.losses(300, 1))
+    printed = tmp_path / "b.txt"
+    printed.write_text("".join(f"loss {loss:.6f}\n" for loss in arms.losses(300, 2)))
+    for sides, shift in (((logs, printed), -1), ((printed, logs), 1)):
+        data = compare(*sides)
+        assert names(data) == ("EQUIVALENT", 0) and data["loss"]["pairs"][0]["shift"] == shift, data["verdict"]
+        assert any("steps are counted, not printed" in line for line in data["verdict"]["also"])
+    shifted = tmp_path / "c.csv"
+    shifted.write_text("step,loss\n" + "".join(f"{step + 1},{loss!r}\n" for step, loss in enumerate(arms.losses(300, 2))))
+    data = compare(csv(tmp_path / "d.csv", arms.losses(300, 1)), shifted)
+    assert names(data) == ("INVALID", 3) and "match when 1 is taken from the candidate's" in data["verdict"]["says"]
+
+
+def test_too_few_common_steps_are_counted(tmp_path):
+    a, b = csv(tmp_path / "a.csv", arms.losses(40, 1)), csv(tmp_path / "b.csv", arms.losses(21, 2))
+    says = compare(a, b)["verdict"]["says"]
+    assert "21 of 40 losses, and 36 are needed (90 %)" in says and "candidate's end at step 20, the baseline's go on to 39" in says
+    cut = arms.write(tmp_path / "cut", arms.losses(100, 2))
+    for log in cut.glob("*.jsonl"):
+        log.write_text("".join(log.read_text().splitlines(True)[:-1]))
+    says = compare(arms.write(tmp_path / "whole", arms.losses(300, 1)), cut)["verdict"]["says"]
+    assert "it was killed or runs" in says
+
+
+def test_what_would_decide(tmp_path):
+    """A short run is told the steps from which on there is a verdict; another start, that steps would not help."""
+    data = compare(csv(tmp_path / "a.csv", arms.losses(40, 1)), csv(tmp_path / "b.csv", arms.losses(40, 2)))
+    assert names(data) == ("INCONCLUSIVE", 2) and "40 are common, and a verdict takes 100" in data["verdict"]["says"]
+    assert any(line.startswith("about 100 steps in all would decide; ") for line in data["verdict"]["also"])
+    start = [loss * (1.01 if step < 5 else 1) for step, loss in enumerate(arms.losses(800, 2))]
+    data = compare(csv(tmp_path / "c.csv", arms.losses(800, 1)), csv(tmp_path / "d.csv", start))
+    lines = [data["verdict"]["says"], *data["verdict"]["also"]]
+    assert names(data) == ("INCONCLUSIVE", 2) and "first five steps differ by 1 %" in lines[0]
+    assert sum("start or configuration differs" in line for line in lines) == 1 and any("more steps would not decide" in line for line in lines)
+
+
 def clocks(data):
     return {clock["clock"]: clock for clock in data["throughput"]["clocks"]}
 
@@ -141,7 +207,7 @@ def test_differences_are_listed(tmp_path):
     assert row["candidate"]["audited_error"] == pytest.approx(0.0379) and row["candidate"]["share"] == pytest.approx(1 / 3)
     assert data["gemms"]["candidate"]["converted"] == 1 and data["gemms"]["baseline"]["converted"] == 0
     memory = {row["owner"]: row for row in data["memory"]}
-    assert memory["pytorch"]["baseline"] == 155189248, "the rank with most, not the sum"
+    assert memory["pytorch"]["baseline"] == 155189248 + 4096 and memory["nccl"]["baseline"] == 505413632, "the rank with most, not the sum"
 
 
 def keys_of(value, found):
