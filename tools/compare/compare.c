@@ -11,6 +11,9 @@
 #include "tools/report/print.h"
 #include "tools/report/rows.h"
 
+#define SEEN_LEAST 0.01 /* percent: below it a difference of speed is not worth a number */
+#define AA_FAR 1 /* percent: equal runs lie closer together than this, whatever their precision */
+
 static const char *const side_names[2] = {"baseline", "candidate"};
 
 /* ---- arms */
@@ -39,14 +42,15 @@ static json_t *text_of(const char *text) {
 
 static json_t *run_part(const struct compare_run *run) {
   bool points = run->point_count > 0;
-  return json_pack("{so ss ss so sI so so sI sI sI sI si si sb sb}", "name", text_of(run->name), "source",
+  return json_pack("{so ss ss so sI so so sI sI sI sI si si sb sb sb}", "name", text_of(run->name), "source",
                    compare_source_names[run->source], "loss_source", points ? compare_source_names[run->loss_source] : "",
                    "loss_name", text_of(run->loss_name ? run->loss_name : ""), "points", (json_int_t)run->point_count,
                    "first_step", points ? json_integer(run->points[0].step) : json_null(), "last_step",
                    points ? json_integer(run->points[run->point_count - 1].step) : json_null(), "steps",
                    (json_int_t)run->step_count, "decimals", (json_int_t)run->decimals, "world", (json_int_t)run->world,
                    "ranks", (json_int_t)run->ranks, "loss_ranks", run->loss_ranks, "resumes", run->resumes, "partial",
-                   run->partial, "virtual_node", run->modelled);
+                   run->partial, "virtual_node", run->modelled, "counted",
+                   run->counted);
 }
 
 static json_t *arm_part(const struct compare_arm *arm, const char *name) {
@@ -95,26 +99,58 @@ static size_t match_runs(const struct compare_arm *const arms[2], struct match *
   return count;
 }
 
-/* The floor that the A/A arms show; NAN when they are too few. `pairs`: how many there are. */
-static double measured_floor(const struct compare_settings *settings, size_t *pairs) {
-  double *gaps = NULL;
-  *pairs = 0;
+/* The A/A pairs: gaps of those that can be compared, and what is odd with them. */
+struct aa {
+  double *gaps;
+  size_t count;
+  json_t *says; /* lines */
+};
+
+static json_t *text_line(char *line) {
+  json_t *value = text_of(line);
+  free(line);
+  return value;
+}
+
+static void aa_add(struct aa *aa, const struct compare_arm *arm, const struct compare_run *a, const struct compare_run *b) {
+  struct loss_pair pair;
+  struct loss_settings plain = {.margin_percent = AA_FAR, .floor_percent = 0, .may_shift = a->counted || b->counted};
+  loss_compare(a->points, a->point_count, b->points, b->point_count, &plain, &pair, NULL);
+  const char *path = arm->path ? arm->path : "";
+  if (pair.verdict == LOSS_INVALID || pair.verdict == LOSS_DIVERGED || !isfinite(pair.gap_percent)) {
+    json_array_append_new(aa->says, text_line(b200_format("--aa %s: %s and %s are no pair of equal runs and are left out: %s",
+                                                          path, a->name, b->name, loss_reason_texts[pair.reason])));
+    return;
+  }
+  if (pair.verdict == LOSS_WORSE || pair.verdict == LOSS_BETTER || pair.start_differs)
+    json_array_append_new(aa->says,
+                          text_line(b200_format("--aa %s: %s and %s are far apart for equal runs, %+.2f %%%s: are they of one "
+                                                "arm?",
+                                                path, a->name, b->name, pair.gap_percent,
+                                                pair.start_differs ? " from another start" : "")));
+  aa->gaps = b200_grow(aa->gaps, aa->count, sizeof(*aa->gaps));
+  aa->gaps[aa->count++] = pair.gap_percent;
+}
+
+/* Runs of an arm are equal to its first; the run of an arm that has but one, to the baseline's. */
+static struct aa aa_pairs(const struct compare_settings *settings, const struct compare_arm *baseline) {
+  struct aa aa = {.says = json_array()};
   for (size_t i = 0; i < settings->aa_count; i++) {
     const struct compare_arm *arm = &settings->aa[i];
-    for (size_t j = 1; j < arm->run_count; j++) {
-      struct loss_pair pair;
-      const struct compare_run *a = &arm->runs[0], *b = &arm->runs[j];
-      struct loss_settings plain = {.margin_percent = 1, .floor_percent = 0};
-      loss_compare(a->points, a->point_count, b->points, b->point_count, &plain, &pair, NULL);
-      if (!isfinite(pair.gap_percent))
-        continue;
-      gaps = b200_grow(gaps, *pairs, sizeof(*gaps));
-      gaps[(*pairs)++] = pair.gap_percent;
+    if (arm->run_count == 1) {
+      const struct compare_run *same = run_named(baseline, arm->runs[0].name);
+      if (baseline->run_count)
+        aa_add(&aa, arm, same ? same : &baseline->runs[0], &arm->runs[0]);
     }
+    for (size_t j = 1; j < arm->run_count; j++)
+      aa_add(&aa, arm, &arm->runs[0], &arm->runs[j]);
   }
-  double floor_percent = loss_floor(gaps, *pairs);
-  free(gaps);
-  return floor_percent;
+  if (settings->aa_count && aa.count < LOSS_FLOOR_PAIRS)
+    json_array_append_new(aa.says, text_line(b200_format("--aa makes %zu pair%s of equal runs, and measures nothing: it takes "
+                                                         "%d, each run with the first of its folder, or one by itself with "
+                                                         "the baseline",
+                                                         aa.count, aa.count == 1 ? "" : "s", LOSS_FLOOR_PAIRS)));
+  return aa;
 }
 
 /* ---- loss */
@@ -156,6 +192,7 @@ static json_t *pair_part(const struct loss_pair *pair, const struct match *match
       {"points_baseline", (int64_t)pair->count_a},
       {"points_candidate", (int64_t)pair->count_b},
       {"common", (int64_t)pair->common},
+      {"shift", pair->shift},
       {"window", (int64_t)pair->window},
       {"window_from", pair->window_from},
       {"steps_advised", (int64_t)pair->steps_advised},
@@ -190,23 +227,25 @@ static json_t *compare_pairs(const struct match *matches, size_t count, const st
   for (size_t i = 0; i < count; i++) {
     const struct compare_run *a = matches[i].a, *b = matches[i].b;
     struct loss_series series = {0};
-    loss_compare(a->points, a->point_count, b->points, b->point_count, settings, &pairs[i], &series);
+    struct loss_settings own = *settings;
+    own.may_shift = a->counted || b->counted;
+    loss_compare(a->points, a->point_count, b->points, b->point_count, &own, &pairs[i], &series);
     json_array_append_new(list, pair_part(&pairs[i], &matches[i], compare_columns(&series)));
     loss_series_free(&series);
   }
   return list;
 }
 
-static json_t *loss_part(const struct loss_summary *summary, json_t *pairs, size_t aa_pairs, bool floor_told) {
-  const char *floor = aa_pairs >= LOSS_FLOOR_PAIRS ? "measured" : floor_told ? "given" : "assumed";
-  return json_pack("{ss ss sI sI sb sb sb sb so so so so ss sI sI sI so}", "verdict", loss_verdict_names[summary->verdict],
+static json_t *loss_part(const struct loss_summary *summary, json_t *pairs, const struct aa *aa, bool floor_told) {
+  const char *floor = aa->count >= LOSS_FLOOR_PAIRS ? "measured" : floor_told ? "given" : "assumed";
+  return json_pack("{ss ss sI sI sb sb sb sb so so so so ss sI sO sI sI so}", "verdict", loss_verdict_names[summary->verdict],
                    "reason", loss_reason_texts[summary->reason], "pair_count", (json_int_t)summary->pairs, "decisive",
                    (json_int_t)summary->decisive, "recipe", summary->recipe, "short_run", summary->short_run,
                    "start_differs", summary->start_differs, "identical", summary->identical, "gap_percent",
                    compare_real(summary->gap_percent), "half_width_percent", compare_real(summary->half_width_percent),
                    "margin_percent", compare_real(summary->margin_percent), "spread_percent",
-                   compare_real(summary->spread_percent), "floor_source", floor, "aa_pairs", (json_int_t)aa_pairs,
-                   "steps_needed", (json_int_t)summary->steps_needed, "pairs_needed", (json_int_t)summary->pairs_needed,
+                   compare_real(summary->spread_percent), "floor_source", floor, "aa_pairs", (json_int_t)aa->count,
+                   "aa_says", aa->says, "steps_needed", (json_int_t)summary->steps_needed, "pairs_needed", (json_int_t)summary->pairs_needed,
                    "pairs", pairs);
 }
 
@@ -214,8 +253,9 @@ static json_t *loss_part(const struct loss_summary *summary, json_t *pairs, size
 static json_t *make_loss(const struct compare_arm *const arms[2], const struct compare_settings *settings,
                          struct loss_summary *summary, struct match *first) {
   struct match *matches = b200_zeroed(arms[0]->run_count + 1, sizeof(*matches));
-  size_t count = match_runs(arms, matches), aa_pairs;
-  double floor_percent = measured_floor(settings, &aa_pairs);
+  size_t count = match_runs(arms, matches);
+  struct aa aa = aa_pairs(settings, arms[0]);
+  double floor_percent = loss_floor(aa.gaps, aa.count);
   bool told = isnan(floor_percent) && isfinite(settings->floor_percent);
   struct loss_settings plain = {.margin_percent = settings->margin_percent,
                                 .floor_percent = told ? settings->floor_percent : floor_percent};
@@ -224,9 +264,11 @@ static json_t *make_loss(const struct compare_arm *const arms[2], const struct c
   if (count) {
     json_t *list = compare_pairs(matches, count, &plain, pairs);
     loss_summarise(pairs, count, summary);
-    part = loss_part(summary, list, aa_pairs, told);
+    part = loss_part(summary, list, &aa, told);
     *first = matches[0];
   }
+  json_decref(aa.says);
+  free(aa.gaps);
   free(pairs);
   free(matches);
   return part;
@@ -244,16 +286,58 @@ static char *plain_interval(const struct loss_summary *summary) {
                      summary->half_width_percent, summary->margin_percent);
 }
 
+static const json_t *run_called(const json_t *arm, const char *name) {
+  const json_t *run;
+  size_t i;
+  json_array_foreach(json_object_get(arm, "runs"), i, run) {
+    if (strcmp(report_string(run, "name"), name) == 0)
+      return run;
+  }
+  return NULL;
+}
+
+/* How many steps are common, how many would have to be, and which side ends early. */
+static char *overlap_says(const json_t *comparison, const json_t *pair) {
+  int64_t counts[2] = {report_number(pair, "points_baseline"), report_number(pair, "points_candidate")}, last[2];
+  bool partial[2];
+  for (int side = 0; side < 2; side++) {
+    const json_t *run = run_called(json_object_get(comparison, side_names[side]), report_string(pair, side_names[side]));
+    last[side] = report_number(run, "last_step");
+    partial[side] = json_is_true(json_object_get(run, "partial"));
+  }
+  int64_t longer = counts[0] > counts[1] ? counts[0] : counts[1], common = report_number(pair, "common");
+  int shorter = last[1] < last[0];
+  char *end = last[0] == last[1] ? b200_format("%s", "")
+                                 : b200_format("; the %s's end at step %" PRId64 ", the %s's go on to %" PRId64 "%s",
+                                               side_names[shorter], last[shorter], side_names[!shorter], last[!shorter],
+                                               partial[shorter] ? ", and a log of it has no end: it was killed or runs" : "");
+  char *text = b200_format("%s: %" PRId64 " of %" PRId64 " losses, and %.0f are needed (%.0f %%)%s",
+                           loss_reason_texts[LOSS_BY_OVERLAP], common, longer, ceil(LOSS_OVERLAP_LEAST * (double)longer),
+                           100 * LOSS_OVERLAP_LEAST, end);
+  free(end);
+  return text;
+}
+
 /* What the losses say, as one line. */
-static char *loss_says(const struct loss_summary *summary, const json_t *pair) {
+static char *loss_says(const json_t *comparison, const struct loss_summary *summary, const json_t *pair) {
   char *interval = plain_interval(summary), *text;
   const char *reason = loss_reason_texts[summary->reason];
   if (summary->identical)
     text = b200_format("all %" PRId64 " common losses are the same numbers", report_number(pair, "common"));
+  else if (summary->reason == LOSS_BY_OVERLAP)
+    text = overlap_says(comparison, pair);
+  else if (summary->reason == LOSS_BY_SHIFT)
+    text = b200_format("%s: the curves match when 1 is %s the candidate's", reason,
+                       report_number(pair, "shift") > 0 ? "added to" : "taken from");
   else if (summary->verdict == LOSS_INVALID || summary->verdict == LOSS_DIVERGED)
     text = b200_format("%s", reason);
   else if (summary->reason == LOSS_BY_LENGTH || !isfinite(summary->gap_percent))
-    text = b200_format("%s: %" PRId64 " common steps", reason, report_number(pair, "common"));
+    text = b200_format("%s: %" PRId64 " are common, and a verdict takes %d", reason, report_number(pair, "common"),
+                       LOSS_WINDOW_LEAST);
+  else if (summary->reason == LOSS_BY_START)
+    text = b200_format("%s; but the first five steps differ by %.2g %%, more than the %.2g %% that rounding explains: start "
+                       "or configuration differs, or the recipe is broken",
+                       interval, report_real(pair, "start_percent"), loss_thresholds[LOSS_T_SAME_START].value);
   else if (summary->verdict == LOSS_INCONCLUSIVE && summary->reason != LOSS_BY_INTERVAL)
     text = b200_format("%s; %s", interval, reason);
   else if (summary->verdict == LOSS_INCONCLUSIVE)
@@ -265,24 +349,42 @@ static char *loss_says(const struct loss_summary *summary, const json_t *pair) {
 }
 
 static void add_line(json_t *list, char *line) {
-  json_array_append_new(list, text_of(line));
-  free(line);
+  json_array_append_new(list, text_line(line));
+}
+
+static void add_what_would_decide(json_t *also, const struct loss_summary *summary, const json_t *pair) {
+  int64_t advised = report_number(pair, "steps_advised");
+  if (summary->reason == LOSS_BY_START) {
+    add_line(also, b200_format("more steps would not decide: the same initial weights and settings on both sides would"));
+    return;
+  }
+  if (summary->steps_needed && advised > (int64_t)summary->steps_needed)
+    add_line(also, b200_format("about %zu steps in all would decide; %" PRId64 " are advised for this margin and this noise",
+                               summary->steps_needed, advised));
+  else if (summary->steps_needed)
+    add_line(also, b200_format("about %zu steps in all would decide", summary->steps_needed));
+  if (summary->pairs_needed)
+    add_line(also, b200_format("about %zu pairs of runs with different seeds would decide", summary->pairs_needed));
 }
 
 /* What the reader of the verdict must know besides. */
 static void add_loss_warnings(json_t *also, const struct loss_summary *summary, const json_t *loss, const json_t *pair) {
-  if (summary->verdict == LOSS_INCONCLUSIVE && summary->steps_needed)
-    add_line(also, b200_format("about %zu steps in all would decide", summary->steps_needed));
-  if (summary->verdict == LOSS_INCONCLUSIVE && summary->pairs_needed)
-    add_line(also, b200_format("about %zu pairs of runs with different seeds would decide", summary->pairs_needed));
+  bool judged = summary->verdict != LOSS_INVALID && summary->verdict != LOSS_DIVERGED;
+  if (summary->verdict == LOSS_INCONCLUSIVE)
+    add_what_would_decide(also, summary, pair);
+  if (judged && report_number(pair, "shift"))
+    add_line(also, b200_format("one side's steps are counted, not printed: 1 is %s the candidate's, with which the curves match",
+                               report_number(pair, "shift") > 0 ? "added to" : "taken from"));
   if (summary->short_run && summary->verdict == LOSS_EQUIVALENT && !summary->identical)
     add_line(also,
              b200_format("equivalent at %" PRId64 " steps: below %d a recipe that gets worse later can still look equal",
                          report_number(pair, "common"), LOSS_SURE_STEPS));
-  if (summary->start_differs)
+  if (summary->start_differs && summary->reason != LOSS_BY_START)
     add_line(also, b200_format("the first steps differ by more than rounding does: start or configuration differs, or the "
                                "recipe is broken"));
-  if (summary->verdict == LOSS_INVALID || summary->verdict == LOSS_DIVERGED || summary->identical)
+  if (judged)
+    json_array_extend(also, json_object_get(loss, "aa_says"));
+  if (!judged || summary->identical)
     return;
   if (summary->floor_assumed)
     add_line(also,
@@ -292,7 +394,6 @@ static void add_loss_warnings(json_t *also, const struct loss_summary *summary, 
   else
     add_line(also, b200_format("this speaks of %s, not of the recipe: that takes %d pairs with different seeds",
                                summary->pairs == 1 ? "this run" : "these runs", LOSS_RECIPE_PAIRS));
-  (void)loss;
 }
 
 /* Of the clock that counts. */
@@ -307,8 +408,9 @@ static char *speed_says(const json_t *throughput) {
   if (strcmp(verdict, speed_verdict_names[SPEED_UNKNOWN]) == 0)
     return b200_format("the candidate is %.3f times as fast, too few steps for an interval (%s)", ratio, label);
   if (strcmp(verdict, speed_verdict_names[SPEED_NO_DIFFERENCE]) == 0)
-    return b200_format("no measurable difference in speed (could have seen %.2g %%; %s)",
-                       report_real(clock, "could_have_seen_percent"), label);
+    return b200_format("no measurable difference in speed (could have seen %.2g %%%s; %s)",
+                       fmax(report_real(clock, "could_have_seen_percent"), SEEN_LEAST),
+                       report_real(clock, "could_have_seen_percent") < SEEN_LEAST ? " or less" : "", label);
   return b200_format("the candidate is %.3f times as fast [%.3f, %.3f] (%s)", ratio, low, high, label);
 }
 
@@ -340,7 +442,7 @@ static json_t *make_verdict(const json_t *comparison, const struct loss_summary 
   bool diverged = has_loss && summary->verdict == LOSS_DIVERGED;
   char *failed = compare_checks_failed(json_object_get(comparison, "checks"));
   enum loss_verdict verdict = has_loss ? summary->verdict : LOSS_INVALID;
-  char *says = has_loss ? loss_says(summary, pair) : b200_format("there are no losses on both sides");
+  char *says = has_loss ? loss_says(comparison, summary, pair) : b200_format("there are no losses on both sides");
   if (failure_count || failed) {
     char *line = failure_count
                      ? b200_format("%s of the %s ended with %s", failures[0].run, failures[0].side, failures[0].status)

@@ -290,6 +290,7 @@ bool compare_decode_csv(const char *data, size_t size, const char *tag, struct c
     compare_note(&out->notes, &out->note_count, "%zu rows have no number where one should be and are left out", bad);
   if (columns.step == SIZE_MAX && out->count)
     compare_note(&out->notes, &out->note_count, "it has no column of steps: rows are numbered 1, 2, ...");
+  out->counted = columns.step == SIZE_MAX;
   keep_times(out);
   out->name = b200_format("%s", columns.names[columns.loss]);
   free_columns(&columns);

@@ -343,6 +343,13 @@ static size_t read_processes(const struct compare_log_file *files, size_t count,
   return read;
 }
 
+/* A log does not say whether the job printed a step or the library counted from 0: numbers without a gap from 0 may be
+   either. */
+static bool may_be_counted(const struct compare_run *run) {
+  return run->point_count && run->points[0].step == 0 &&
+         run->points[run->point_count - 1].step == (int64_t)run->point_count - 1;
+}
+
 void compare_read_logs(const struct compare_log_file *files, size_t count, struct compare_run *run) {
   struct compare_log_file *sorted = b200_zeroed(count, sizeof(*sorted));
   struct process *processes = b200_zeroed(count, sizeof(*processes));
@@ -371,6 +378,7 @@ void compare_read_logs(const struct compare_log_file *files, size_t count, struc
   choose_facts(run, processes);
   run->modelled_s = modelled_time(&run->logs);
   compare_curve(values, value_count, run);
+  run->counted = may_be_counted(run);
   run->resumes = run->resumes > resumes ? run->resumes : resumes;
   run->ended_s = offset_s > 0 ? offset_s : (double)NAN;
   for (size_t i = 0; i < read; i++) {

@@ -17,6 +17,7 @@
 #define GAP_MOST 1e6   /* percent: what a run that explodes is taken to be, so that sums stay exact and squares finite */
 #define SLOPE_T_SEEN 2 /* below, the baseline's loss does not fall: no lag in steps */
 #define PAIRS_MOST 1000
+#define SHIFT_ALIKE 0.25 /* of the mean square: half the difference */
 #define NORMAL_95 1.6448536269514722
 
 const char *const loss_verdict_names[LOSS_VERDICT_COUNT] = {
@@ -39,6 +40,7 @@ const char *const loss_reason_texts[LOSS_REASON_COUNT] = {
     [LOSS_BY_OVERLAP] = "too few steps are in both runs",
     [LOSS_BY_SIGN] = "the baseline's loss is not above 0, so that a gap in percent has no meaning",
     [LOSS_BY_DATA] = "the runs saw other data, or the same data in another order",
+    [LOSS_BY_SHIFT] = "the runs number their steps differently by one",
     [LOSS_BY_START] =
         "the first steps differ by more than rounding explains: start or configuration differs, or the recipe is broken",
     [LOSS_BY_GROWTH] = "the gap grows and would leave the margin",
@@ -164,7 +166,8 @@ static int64_t first_nonfinite(const struct compare_point *points, size_t count)
   return -1;
 }
 
-/* The first step in which one side alone is not finite says which side broke. */
+/* Who was first with a loss that is no number: a baseline that has one, alone or together with the candidate, is no measure
+   of anything from there on. */
 static bool check_finite(const struct compare_point *a, size_t count_a, const struct compare_point *b, size_t count_b,
                          struct loss_pair *pair) {
   pair->first_nonfinite_a = first_nonfinite(a, count_a);
@@ -173,8 +176,10 @@ static bool check_finite(const struct compare_point *a, size_t count_a, const st
     bool has_a = i < count_a && (j >= count_b || a[i].step <= b[j].step);
     bool has_b = j < count_b && (i >= count_a || b[j].step <= a[i].step);
     bool broken_a = has_a && !isfinite(a[i].loss), broken_b = has_b && !isfinite(b[j].loss);
-    if (broken_a != broken_b)
-      return broken_b ? decided(pair, LOSS_DIVERGED, LOSS_BY_NONFINITE) : decided(pair, LOSS_INVALID, LOSS_BY_BASELINE);
+    if (broken_a)
+      return decided(pair, LOSS_INVALID, LOSS_BY_BASELINE);
+    if (broken_b)
+      return decided(pair, LOSS_DIVERGED, LOSS_BY_NONFINITE);
     i += has_a, j += has_b;
   }
   return false;
@@ -291,8 +296,9 @@ static void say_what_would_decide(struct loss_pair *pair) {
   double floor = threshold(LOSS_T_FLOOR) * pair->floor_percent;
   double room = distance * distance - floor * floor;
   double window = room > 0 ? (double)pair->window * pair->error_percent * pair->error_percent / room : INFINITY;
-  if (window < 1e9)
-    pair->steps_needed = most(4 * (size_t)ceil(window), pair->common + 1);
+  size_t steps = window < 1e9 ? (size_t)ceil(window) : 0;
+  if (steps) /* a window is a quarter of the steps, or all of the least window */
+    pair->steps_needed = most(steps <= LOSS_WINDOW_LEAST ? LOSS_WINDOW_LEAST : 4 * steps, pair->common + 1);
   else
     pair->pairs_needed = pairs_that_decide(pair->half_width_percent / NORMAL_95, distance);
 }
@@ -314,7 +320,8 @@ static void judge(struct loss_pair *pair) {
     pair->steps_needed = pair->pairs_needed = 0;
   } else if (pair->common < LOSS_WINDOW_LEAST && pair->verdict != LOSS_WORSE) {
     decided(pair, LOSS_INCONCLUSIVE, LOSS_BY_LENGTH);
-    pair->steps_needed = pair->steps_advised;
+    pair->steps_needed = most(pair->steps_needed, LOSS_WINDOW_LEAST);
+    pair->pairs_needed = 0;
   } else if (pair->verdict == LOSS_EQUIVALENT && pair->start_differs) {
     decided(pair, LOSS_INCONCLUSIVE, LOSS_BY_START);
   } else if (pair->verdict == LOSS_EQUIVALENT && pair->growing) {
@@ -333,7 +340,9 @@ static double lag_in_steps(const struct loss_series *series, const struct loss_p
   if (count < 2 || !(line.slope < -SLOPE_T_SEEN * line.error))
     return NAN;
   double steps_per_point = (double)(series->steps[series->count - 1] - series->steps[from]) / (double)(count - 1);
-  return (pair->loss_b - pair->loss_a) / -line.slope * steps_per_point;
+  double lag = (pair->loss_b - pair->loss_a) / -line.slope * steps_per_point;
+  double steps = (double)(series->steps[series->count - 1] - series->steps[0]);
+  return fabs(lag) <= steps ? lag : NAN;
 }
 
 static double spike_bound(const double *values, const double *smoothed, size_t count, double *work) {
@@ -416,7 +425,8 @@ static void compare(const struct loss_series *series, double *work, struct loss_
     return;
   if (series->count < 2 * STATS_BLOCKS) {
     decided(pair, LOSS_INCONCLUSIVE, LOSS_BY_LENGTH);
-    pair->steps_needed = loss_steps_advised(pair->margin_percent, NAN, NAN);
+    pair->steps_advised = loss_steps_advised(pair->margin_percent, NAN, NAN);
+    pair->steps_needed = LOSS_WINDOW_LEAST;
     return;
   }
   pair->window = least(series->count, most(series->count / 4, LOSS_WINDOW_LEAST));
@@ -424,6 +434,63 @@ static void compare(const struct loss_series *series, double *work, struct loss_
   measure(series, work, pair);
   judge(pair);
   advise(series, work, pair);
+}
+
+/* How alike two curves are when `shift` is added to the candidate's steps. */
+struct likeness {
+  size_t common;
+  double difference; /* mean square, relative; NAN without common steps */
+};
+
+static struct likeness likeness_at(const struct compare_point *a, size_t count_a, const struct compare_point *b,
+                                   size_t count_b, int shift) {
+  struct likeness found = {0, 0};
+  for (size_t i = 0, j = 0; i < count_a && j < count_b;) {
+    int64_t step = b[j].step + shift;
+    if (a[i].step == step && isfinite(a[i].loss) && isfinite(b[j].loss)) {
+      found.difference += pow(b[j].loss / a[i].loss - 1, 2);
+      found.common++;
+    }
+    bool next_a = a[i].step <= step, next_b = step <= a[i].step;
+    i += next_a, j += next_b;
+  }
+  found.difference /= (double)found.common;
+  return found;
+}
+
+/* 1 or -1 when the curves belong together only with that added to the candidate's steps; else 0. Pairs on the same data
+   differ by far less than neighbouring steps do, and on other data as much at one shift as at another. */
+static int shift_between(const struct compare_point *a, size_t count_a, const struct compare_point *b, size_t count_b) {
+  double needed = LOSS_OVERLAP_LEAST * (double)most(count_a, count_b);
+  struct likeness plain = likeness_at(a, count_a, b, count_b, 0);
+  for (int shift = 1; shift >= -1; shift -= 2) {
+    struct likeness shifted = likeness_at(a, count_a, b, count_b, shift);
+    if ((double)shifted.common >= needed &&
+        (2 * plain.common < shifted.common || shifted.difference < SHIFT_ALIKE * plain.difference))
+      return shift;
+  }
+  return 0;
+}
+
+static struct compare_point *shifted_points(const struct compare_point *points, size_t count, int shift) {
+  struct compare_point *out = b200_zeroed(count, sizeof(*out));
+  for (size_t i = 0; i < count; i++) {
+    out[i] = points[i];
+    out[i].step += shift;
+  }
+  return out;
+}
+
+static void compare_points(const struct compare_point *a, size_t count_a, const struct compare_point *b, size_t count_b,
+                           const struct loss_settings *settings, struct loss_pair *pair, struct loss_series *series) {
+  double *work;
+  series_make(series, least(count_a, count_b), &work);
+  series_fill(series, a, count_a, b, count_b);
+  if (isnan(pair->margin_percent))
+    pair->margin_percent = loss_default_margin(series->count, settings->floor_percent);
+  pair->common = series->count;
+  if (!check_finite(a, count_a, b, count_b, pair))
+    compare(series, work, pair);
 }
 
 bool loss_compare(const struct compare_point *a, size_t count_a, const struct compare_point *b, size_t count_b,
@@ -440,14 +507,15 @@ bool loss_compare(const struct compare_point *a, size_t count_a, const struct co
     decided(pair, LOSS_INVALID, LOSS_BY_OVERLAP);
     return false;
   }
-  double *work;
-  series_make(series, least(count_a, count_b), &work);
-  series_fill(series, a, count_a, b, count_b);
-  if (isnan(pair->margin_percent))
-    pair->margin_percent = loss_default_margin(series->count, settings->floor_percent);
-  pair->common = series->count;
-  if (!check_finite(a, count_a, b, count_b, pair))
-    compare(series, work, pair);
+  int shift = shift_between(a, count_a, b, count_b);
+  bool moved = shift && settings->may_shift;
+  struct compare_point *shifted = moved ? shifted_points(b, count_b, shift) : NULL;
+  compare_points(a, count_a, moved ? shifted : b, count_b, settings, pair, series);
+  bool other = pair->verdict == LOSS_INVALID && (pair->reason == LOSS_BY_DATA || pair->reason == LOSS_BY_OVERLAP);
+  if (shift && !moved && other)
+    decided(pair, LOSS_INVALID, LOSS_BY_SHIFT);
+  pair->shift = moved || pair->reason == LOSS_BY_SHIFT ? shift : 0;
+  free(shifted);
   loss_series_free(&own);
   return true;
 }

@@ -8,11 +8,16 @@
  * of the run as a whole that only repeated runs show (the floor).
  *
  *   pair        a run of the baseline and a run of the candidate with the same seed
- *   gap         100 (candidate - baseline) / centred mean of the baseline, per common step; positive is worse; a million at
- * most window      the last quarter of the common steps, at least LOSS_WINDOW_LEAST of them half-width  of the 90 % interval
- * around the mean gap, both sides; within-run error and floor added as squares floor       root mean square of the window's
- * gap over pairs of runs that are meant to be equal (A/A) margin      the gap that is still nothing to worry about, in
- * percent
+ *   gap         100 (candidate - baseline) / centred mean of the baseline, per common step; positive is worse; at most a
+ *               million
+ *
+ *   window      the last quarter of the common steps, at least LOSS_WINDOW_LEAST of them
+ *
+ *   half-width  of the 90 % interval around the mean gap, both sides; within-run error and floor added as squares
+ *
+ *   floor       root mean square of the window's gap over pairs of runs that are meant to be equal (A/A)
+ *
+ *   margin      the gap that is still nothing to worry about, in percent
  *
  * Every number that was fitted on curves stands in loss_thresholds.
  *
@@ -53,10 +58,11 @@ enum loss_reason {
   LOSS_BY_IDENTITY,  /* every common step has the same loss */
   LOSS_BY_NONFINITE, /* DIVERGED: NaN or infinity in the candidate where the baseline has none */
   LOSS_BY_RISE,      /* DIVERGED: far above the baseline, and rising */
-  LOSS_BY_BASELINE,  /* INVALID: NaN or infinity in the baseline, earlier than in the candidate alone */
+  LOSS_BY_BASELINE,  /* INVALID: NaN or infinity in the baseline, no later than in the candidate */
   LOSS_BY_OVERLAP,   /* INVALID: too few common steps */
   LOSS_BY_SIGN,      /* INVALID: the baseline's loss is not above 0, a gap in percent has no meaning */
   LOSS_BY_DATA,      /* INVALID: the noise of the curves is not related: other data or another order of it */
+  LOSS_BY_SHIFT,     /* INVALID, would be for overlap or data: the steps are numbered differently by one */
   LOSS_BY_START,     /* INCONCLUSIVE, would be EQUIVALENT: the first steps differ by more than rounding makes them */
   LOSS_BY_GROWTH,    /* INCONCLUSIVE, would be EQUIVALENT: the gap grows and would leave the margin */
   LOSS_BY_LENGTH,    /* INCONCLUSIVE: too short for a window, and not clearly WORSE */
@@ -84,6 +90,7 @@ extern const struct loss_threshold_row loss_thresholds[LOSS_THRESHOLD_COUNT];
 struct loss_settings {
   double margin_percent; /* > 0; NAN: loss_default_margin() of what was run */
   double floor_percent;  /* >= 0; NAN: not measured, LOSS_ASSUMED_FLOOR is taken */
+  bool may_shift;        /* some steps are counted and not the job's own: numbers that differ by one are put right */
 };
 
 /* 0.25 % from 1,000 common steps on with a measured floor, else 1 %. */
@@ -111,6 +118,7 @@ struct loss_pair {
   bool below_advised; /* fewer common steps than steps_advised */
   bool identical;
 
+  int shift; /* what was added to the candidate's steps, or with LOSS_BY_SHIFT would have to be; 0: nothing */
   size_t count_a, count_b, common;
   double overlap;                               /* common / the larger of both counts */
   int64_t first_nonfinite_a, first_nonfinite_b; /* step; -1: none */
@@ -131,11 +139,12 @@ struct loss_pair {
   bool growing;
 
   size_t steps_advised;
-  size_t steps_needed; /* common steps in all that would decide, of INCONCLUSIVE; 0: more steps alone would not */
+  size_t steps_needed; /* common steps in all that would decide if nothing else changes, of INCONCLUSIVE; 0: these would not */
   size_t pairs_needed; /* pairs in all that would decide, where steps would not; 0: not an answer */
 
   /* Advisory: no verdict depends on these. */
-  double lag_steps;           /* the candidate is this many training steps behind: gap / slope of the baseline's loss */
+  double lag_steps; /* the candidate is this many training steps behind: gap / slope of the baseline's loss; NAN: also when
+                       that is more than the run has */
   double largest_gap_percent; /* smoothed, of largest size, with its sign, after the first LOSS_SMOOTH steps */
   int64_t largest_gap_step;
   size_t longest_sign_run;                  /* common steps in a row in which the gap kept its sign */

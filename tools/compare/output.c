@@ -138,6 +138,7 @@ bool compare_decode_output(const char *data, size_t size, const char *tag, struc
     out->list = printed.unnumbered;
     out->count = printed.unnumbered_count;
     number(out->list, out->count);
+    out->counted = true;
     compare_note(&out->notes, &out->note_count, "its losses come without steps: they are numbered 1, 2, ...");
   } else {
     if (printed.unnumbered_count)

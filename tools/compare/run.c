@@ -333,6 +333,7 @@ static void join_pieces(struct piece *pieces, size_t count, enum compare_source 
   double offset_s = 0;
   qsort(pieces, count, sizeof(*pieces), by_start);
   for (size_t i = 0; i < count; i++) {
+    run->counted = run->counted || pieces[i].values.counted;
     for (size_t j = 0; j < pieces[i].values.count; j++) {
       values = b200_grow(values, value_count, sizeof(*values));
       values[value_count] = pieces[i].values.list[j];

@@ -77,6 +77,7 @@ struct compare_run {
 
   struct compare_point *points; /* by step, each once */
   size_t point_count;
+  bool counted; /* steps of the points are, or may be, ordinals: a job that prints none has them counted */
   int decimals; /* digits after the point with which losses were printed, the most that was seen; -1: not printed */
 
   struct compare_step *steps; /* by ordinal; of logs only */

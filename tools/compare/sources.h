@@ -25,6 +25,7 @@ struct compare_value {
 struct compare_values {
   struct compare_value *list;
   size_t count;
+  bool counted;  /* the file has no steps: they are ordinals from 1 */
   char *name;    /* of the column or tag; NULL for printed losses */
   double unix_s; /* when it began; NAN: not known */
   char **notes;
