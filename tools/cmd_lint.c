@@ -4,6 +4,7 @@
 #include "tools/report/print.h"
 #include "tools/shape.h"
 
+#include "policy/cost.h"
 #include "policy/rules.h"
 
 #include <stdio.h>
@@ -21,11 +22,11 @@ static const char doc[] =
     "With B200OPT_PRECISION=observe, which decides nothing, the tables are those of auto."
     "\v"
     "RULES (B200OPT_RULES, B200OPT_RULES_FILE)\n"
-    "  rules   rule; rule; ...     or one a line; # comments; the first that fits wins\n"
+    "  rules   rule; rule; ...   or one a line; # comments; the first that fits wins\n"
     "  rule    term,term,...:action    or *:action\n"
     "  action  native (or bf16), auto, fp8, mxfp8, inherit (as the variables say)\n"
     "  term    KEY=VALUE, also != and for numbers < <= > >=\n"
-    "          m n k batch        D[m x n] = op(A)[m x k] op(B)[k x n], column-major\n"
+    "          m n k batch        D[m x n] = op(A)[m x k] op(B)[k x n], in columns\n"
     "          in out tokens      of the linear layer, where the role is known\n"
     "          h                  m*n/(m+n): what conversion pays by\n"
     "          role               fprop dgrad wgrad batched other\n"
@@ -33,16 +34,18 @@ static const char doc[] =
     "          bias               yes no\n"
     "          api                gemmex lt strided gemm batched\n"
     "          step rank          of the job; step is -1 until steps are found\n"
-    "          index              which layer: ordinal of the GEMM of its role in one forward\n"
-    "                             and backward pass. fprop 0 is the first layer's, dgrad 0 and\n"
-    "                             wgrad 0 the last one's. Known from two equal steps in a row\n"
-    "                             on; until then the calls of these roles stay native\n"
+    "          index              which layer: ordinal of the GEMM of its role in one\n"
+    "                             forward and backward pass. fprop 0 is the first\n"
+    "                             layer's, dgrad 0 and wgrad 0 the last one's. Known\n"
+    "                             from two equal steps in a row on; until then the\n"
+    "                             calls of these roles stay native\n"
     "  B200OPT_RULES=\"out>=32000:native; role=wgrad,k<4096:native; *:inherit\"\n"
     "\n"
     "TABLES\n"
     "  For a model, a cell is the plan and how many times as fast the cost model\n"
-    "  takes it to be: mxfp8 1.32. A GEMM that is left alone has - and the same figure\n"
-    "  of what was asked for, or the reason.\n"
+    "  takes it to be: mx 1.32 is mxfp8. A GEMM that is left alone has - and the\n"
+    "  same figure of what was asked for, or the letter of a reason below the table.\n"
+    "  Rules are taken as on rank 0, past the first steps.\n"
     "\n"
     "EXIT STATUS\n"
     "  0  the variables and rules are right\n"
@@ -57,7 +60,7 @@ static const char doc[] =
     "  B200OPT_RULES='h<2000:native' b200opt lint b200opt-logs";
 
 static const struct argp_option options[] = {
-    {"gpu", 'g', "GPU", 0, "b300, b200, h200, h100, l40s, a100 (default: the log's, else b200)", 0},
+    {"gpu", 'g', "GPU", 0, "b300, b200, h200, h100, l40s, a100, rtx_pro_6000 (default: the log's, else b200)", 0},
     {"model", 'm', "NAME", 0, "llama-1b, -8b, -14b, -30b, -70b: the GEMMs of a training step", 0},
     {"tokens", 't', "N,N,...", 0, "Tokens of a step of one rank, at most 9 (default: 512 to 131072)", 0},
     {"shape", 's', "M,N,K,ROLE", 0, "One GEMM", 0},
@@ -136,9 +139,10 @@ static bool check_settings(void) {
 }
 
 /* The decision as the tables show it: observe decides nothing. */
-static struct b200_plan decide(const struct b200_policy *policy, const struct b200_facts *facts) {
+static struct b200_plan decide(const struct b200_policy *policy, const struct b200_facts *facts,
+                               const struct b200_position *position) {
   int precision = policy->precision == B200_PRECISION_OBSERVE ? B200_PRECISION_AUTO : policy->precision;
-  return b200_decide_as(policy, precision, facts, NULL, 0);
+  return b200_decide_as(policy, precision, facts, position, 0);
 }
 
 static const char *asked(const struct b200_config *config, char *out, size_t size) {
@@ -152,6 +156,8 @@ static const char *asked(const struct b200_config *config, char *out, size_t siz
 static void print_title(const char *what, const struct b200_config *config, const struct b200_device *device) {
   char text[96];
   printf("\n%s, %s on %s\n", what, asked(config, text, sizeof(text)), device->name);
+  if (strcmp(b200_cost_row_name(b200_cost_row(device)), "unknown") == 0)
+    printf("the cost model does not know this GPU: its figures are guesses\n");
 }
 
 /* ---- one shape */
@@ -181,7 +187,7 @@ static struct b200_facts parse_shape(const char *argument) {
 }
 
 static void print_shape(const struct b200_policy *policy, const struct b200_facts *facts, const struct b200_config *config) {
-  struct b200_plan plan = decide(policy, facts);
+  struct b200_plan plan = decide(policy, facts, NULL);
   print_title("one GEMM", config, &policy->device);
   printf("plan      %s: %s\n", b200_format_names[plan.format], b200_reason_names[plan.reason]);
   printf("reason    %s\n", b200_reason_help[plan.reason]);
@@ -253,23 +259,82 @@ static void add_plan(struct sums *sums, const struct b200_policy *policy, const 
   sums->converted_flops += converted ? times * flops : 0;
 }
 
-static void print_cell(const struct b200_plan *plan) {
+/* The reasons of a table's cells, each with a letter in the order in which they came. */
+struct legend {
+  enum b200_reason reasons[B200_REASON_COUNT];
+  int count;
+  bool converts, mixes;
+};
+
+static char letter_of(struct legend *legend, enum b200_reason reason) {
+  int i = 0;
+  while (i < legend->count && legend->reasons[i] != reason)
+    i++;
+  if (i == legend->count)
+    legend->reasons[legend->count++] = reason;
+  return (char)('a' + i);
+}
+
+/* `mixed`: not all layers have this plan. */
+static void print_cell(const struct b200_plan *plan, bool mixed, struct legend *legend) {
   static const char *const marks[B200_FORMAT_COUNT] = {"-", "fp8", "mx"};
-  char cell[32];
+  char cell[32], gap = mixed ? '*' : ' ';
   if (plan->narrow_ns > 0)
-    snprintf(cell, sizeof(cell), "%s %.2f", marks[plan->format], (double)plan->native_ns / (double)plan->narrow_ns);
+    snprintf(cell, sizeof(cell), "%s%c%.2f", marks[plan->format], gap, (double)plan->native_ns / (double)plan->narrow_ns);
   else
-    snprintf(cell, sizeof(cell), "- %.5s", b200_reason_names[plan->reason]);
+    snprintf(cell, sizeof(cell), "-%c(%c)", gap, letter_of(legend, (enum b200_reason)plan->reason));
+  legend->converts |= plan->narrow_ns > 0;
+  legend->mixes |= mixed;
   printf(" %8s", cell);
+}
+
+static void print_legend(const struct legend *legend) {
+  if (legend->converts)
+    printf("fp8, mx (mxfp8), - (left alone), with the cost model's speed-up of what was asked for\n");
+  if (legend->mixes)
+    printf("* not the same in all layers: what most of them do\n");
+  for (int i = 0; i < legend->count; i++)
+    printf("(%c) %s: %s\n", 'a' + i, b200_reason_names[legend->reasons[i]], b200_reason_help[legend->reasons[i]]);
 }
 
 struct linear {
   const char *name;
-  int64_t out, in, times;
+  int64_t out, in;
+  int first, per_layer; /* places in a layer */
+  bool is_head;         /* once, behind all layers */
 };
 
-static void print_linear(const struct b200_policy *policy, const struct linear *linear, const int64_t *tokens, int count,
-                         struct sums *sums) {
+enum { LINEARS_PER_LAYER = 7, SETTLED_STEP = 1 << 20 };
+
+/* The index of rules: backward passes go through the layers from the last to the first. */
+static struct b200_position place_of(const struct linear *linear, const struct model *model, enum b200_role role,
+                                     int64_t ordinal) {
+  int64_t last = model->layers * LINEARS_PER_LAYER, layer = ordinal / linear->per_layer;
+  int64_t index = linear->is_head ? last : layer * LINEARS_PER_LAYER + linear->first + ordinal % linear->per_layer;
+  return (struct b200_position){
+      .step = SETTLED_STEP, .index = role == B200_ROLE_FPROP ? index : last - index, .rank = 0, .world = 1};
+}
+
+/* All GEMMs of one cell. */
+static void add_cell(const struct b200_policy *policy, const struct linear *linear, const struct model *model,
+                     const struct b200_facts *facts, struct sums *sums, struct legend *legend) {
+  int64_t times = linear->is_head ? 1 : model->layers * linear->per_layer, counts[B200_FORMAT_COUNT] = {0};
+  struct b200_plan plans[B200_FORMAT_COUNT];
+  enum b200_format most = B200_FORMAT_NATIVE;
+  for (int64_t i = 0; i < times; i++) {
+    struct b200_position position = place_of(linear, model, (enum b200_role)facts->gemm.role, i);
+    struct b200_plan plan = decide(policy, facts, &position);
+    add_plan(sums, policy, &facts->gemm, &plan, 1);
+    counts[plan.format]++;
+    plans[plan.format] = plan;
+  }
+  for (enum b200_format format = B200_FORMAT_NATIVE; format < B200_FORMAT_COUNT; format++)
+    most = counts[format] > counts[most] ? format : most;
+  print_cell(&plans[most], counts[most] < times, legend);
+}
+
+static void print_linear(const struct b200_policy *policy, const struct linear *linear, const struct model *model,
+                         const int64_t *tokens, int count, struct sums *sums, struct legend *legend) {
   for (enum b200_role role = B200_ROLE_FPROP; role <= B200_ROLE_WGRAD; role++) {
     printf("%-8s %-6s", role == B200_ROLE_FPROP ? linear->name : "", b200_role_names[role]);
     for (int i = 0; i < count; i++) {
@@ -277,9 +342,7 @@ static void print_linear(const struct b200_policy *policy, const struct linear *
       struct b200_facts facts = role == B200_ROLE_FPROP   ? shape_facts(role, linear->out, n, linear->in)
                                 : role == B200_ROLE_DGRAD ? shape_facts(role, linear->in, n, linear->out)
                                                           : shape_facts(role, linear->in, linear->out, n);
-      struct b200_plan plan = decide(policy, &facts);
-      add_plan(&sums[i], policy, &facts.gemm, &plan, (double)linear->times);
-      print_cell(&plan);
+      add_cell(policy, linear, model, &facts, &sums[i], legend);
     }
     putchar('\n');
   }
@@ -288,10 +351,11 @@ static void print_linear(const struct b200_policy *policy, const struct linear *
 static void print_model(const struct b200_policy *policy, const struct b200_config *config, const struct model *model,
                         const int64_t *tokens, int count) {
   const struct linear linears[] = {
-      {"q", model->hidden, model->hidden, model->layers}, {"k,v", model->kv, model->hidden, 2 * model->layers},
-      {"o", model->hidden, model->hidden, model->layers}, {"gate,up", model->ffn, model->hidden, 2 * model->layers},
-      {"down", model->hidden, model->ffn, model->layers}, {"lm_head", model->vocabulary, model->hidden, 1}};
+      {"q", model->hidden, model->hidden, 0, 1, false}, {"k,v", model->kv, model->hidden, 1, 2, false},
+      {"o", model->hidden, model->hidden, 3, 1, false}, {"gate,up", model->ffn, model->hidden, 4, 2, false},
+      {"down", model->hidden, model->ffn, 6, 1, false}, {"lm_head", model->vocabulary, model->hidden, 0, 1, true}};
   struct sums sums[TOKENS_MAX] = {{0}};
+  struct legend legend = {.count = 0};
   char title[128];
   snprintf(title, sizeof(title), "%s (%s), a step of one rank", model->name, model->help);
   print_title(title, config, &policy->device);
@@ -300,7 +364,7 @@ static void print_model(const struct b200_policy *policy, const struct b200_conf
     printf(" %8lld", (long long)tokens[i]);
   putchar('\n');
   for (size_t i = 0; i < COUNT(linears); i++)
-    print_linear(policy, &linears[i], tokens, count, sums);
+    print_linear(policy, &linears[i], model, tokens, count, sums, &legend);
   printf("%-15s", "converted FLOPs");
   for (int i = 0; i < count; i++)
     printf(" %6.1f %%", 100 * sums[i].converted_flops / sums[i].flops);
@@ -308,6 +372,7 @@ static void print_model(const struct b200_policy *policy, const struct b200_conf
   for (int i = 0; i < count; i++)
     printf(" %6.2f x", sums[i].native_ns / sums[i].planned_ns);
   putchar('\n');
+  print_legend(&legend);
 }
 
 /* ---- a log */
@@ -343,7 +408,7 @@ static void print_log(const struct b200_policy *policy, const struct b200_config
       unknown += log->gemms[i].calls;
       continue;
     }
-    struct b200_plan plan = decide(policy, &facts);
+    struct b200_plan plan = decide(policy, &facts, NULL);
     struct outcome *outcome = &outcomes[plan.format][plan.reason];
     outcome->calls = b200_add(outcome->calls, log->gemms[i].calls);
     outcome->flops = b200_add(outcome->flops, log->gemms[i].flops);

@@ -1,16 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/shape.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-const char shape_gpus[] = "b300, b200, h200, h100, l40s, a100";
+const char shape_gpus[] = "b300, b200, h200, h100, l40s, a100, rtx_pro_6000";
 
 static const struct {
   const char *part;
   int cc, sms;
-} gpus[] = {{"b300", 103, 148}, {"b200", 100, 148}, {"h200", 90, 132},
-            {"h100", 90, 132},  {"l40s", 89, 142},  {"a100", 80, 108}};
+} gpus[] = {{"b300", 103, 148}, {"b200", 100, 148}, {"h200", 90, 132},         {"h100", 90, 132},
+            {"l40s", 89, 142},  {"a100", 80, 108},  {"rtx_pro_6000", 120, 188}};
+
+/* Whether `part` is in `name`, in upper or lower case; blanks and underscores are alike. */
+static bool names(const char *name, const char *part) {
+  for (; *name; name++) {
+    size_t i = 0;
+    while (part[i] && (tolower((unsigned char)name[i]) == part[i] || (name[i] == ' ' && part[i] == '_')))
+      i++;
+    if (!part[i])
+      return true;
+  }
+  return false;
+}
 
 struct b200_facts shape_facts(enum b200_role role, int64_t m, int64_t n, int64_t k) {
   struct b200_facts facts;
@@ -62,12 +75,12 @@ bool shape_from_log(const struct b200_log_gemm *gemm, struct b200_facts *out) {
 bool shape_device(const char *name, uint32_t cublaslt_version, struct b200_device *out) {
   memset(out, 0, sizeof(*out));
   for (size_t i = 0; i < sizeof(gpus) / sizeof(gpus[0]); i++)
-    if (strcasestr(name, gpus[i].part)) {
+    if (names(name, gpus[i].part)) {
       out->cc = gpus[i].cc;
       out->sms = gpus[i].sms;
       out->cublaslt_version = cublaslt_version;
       for (size_t j = 0; j < sizeof(out->name) - 1 && name[j]; j++) /* as the driver writes it: b200 is B200 */
-        out->name[j] = (char)(name[j] >= 'a' && name[j] <= 'z' ? name[j] - 'a' + 'A' : name[j]);
+        out->name[j] = (char)(name[j] == '_' ? ' ' : toupper((unsigned char)name[j]));
       return true;
     }
   return false;

@@ -13,7 +13,7 @@ struct b200_facts shape_facts(enum b200_role role, int64_t m, int64_t n, int64_t
    known. */
 bool shape_from_log(const struct b200_log_gemm *gemm, struct b200_facts *out);
 
-/* The GPU whose name contains one of shape_gpus, in upper or lower case. False when there is none. */
+/* The GPU whose name contains one of shape_gpus, in upper or lower case, blanks as underscores. False when there is none. */
 bool shape_device(const char *name, uint32_t cublaslt_version, struct b200_device *out);
 extern const char shape_gpus[]; /* "b300, b200, …" */
 

@@ -14,6 +14,10 @@ for verb in run dryrun report trace replay compare ab doctor lint sagemaker; do
   grep -q '^EXIT STATUS$' help || fail "$verb --help: no EXIT STATUS"
   grep -q '^EXAMPLES$' help || fail "$verb --help: no EXAMPLES"
   awk 'length > 80 { exit 1 }' help || fail "$verb --help: a line is longer than 80 columns"
+  # Behind the options the lines are broken by hand: no width breaks them once more.
+  sed '0,/corresponding short options/d' help >sections
+  ARGP_HELP_FMT=rmargin=200 "$command" $verb --help | sed '0,/corresponding short options/d' | cmp -s - sections ||
+    fail "$verb --help: a line is too long and is broken in its middle"
   "$command" $verb --version | grep -q '^b200opt ' || fail "$verb --version"
   # An option that is known gives another message than an unknown one.
   for option in $(grep -E '^ +(-., )? *--' help | grep -oE -- '--[a-z]+' | sort -u); do

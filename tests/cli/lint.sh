@@ -62,7 +62,7 @@ with=
 lint 2 "b200opt: lint: --shape '1,2,3' is not M,N,K,ROLE with numbers from 1 and a role of fprop, dgrad, wgrad" --shape 1,2,3
 lint 2 "b200opt: lint: --shape '0,2,3,fprop' is not M,N,K,ROLE .*" --shape 0,2,3,fprop
 lint 2 "b200opt: lint: --shape '1,2,3,fprop,' is not M,N,K,ROLE .*" --shape 1,2,3,fprop,
-lint 2 "b200opt: lint: no GPU 'v100' is known \(accepted: b300, b200, h200, h100, l40s, a100\)" --gpu v100
+lint 2 "b200opt: lint: no GPU 'v100' is known \(accepted: b300, b200, h200, h100, l40s, a100, rtx_pro_6000\)" --gpu v100
 lint 2 "b200opt: lint: no model 'gpt' is known \(accepted: llama-1b, llama-8b, llama-14b, llama-30b, llama-70b\)" --model gpt
 lint 2 "b200opt: lint: --tokens '5,' is not N,N,... with 1 to 9 numbers from 1" --model llama-1b --tokens 5,
 lint 2 "b200opt: lint: --tokens '1,2,3,4,5,6,7,8,9,10' is not N,N,... .*" --model llama-1b --tokens 1,2,3,4,5,6,7,8,9,10
@@ -99,6 +99,25 @@ with='B200OPT_PRECISION=mxfp8 B200OPT_STRATEGY=always'
 lint 0 'converted FLOPs  100\.0 %' --model llama-70b --tokens 4096
 with='B200OPT_PRECISION=fp8 B200OPT_STRATEGY=always'
 lint 0 'converted FLOPs   66\.[67] %  100\.0 %' --model llama-1b --tokens 4100,4096
+
+# rules that ask for the index are taken layer by layer: the first three linear layers forwards, the last ones backwards
+with='B200OPT_PRECISION=native B200OPT_STRATEGY=always B200OPT_RULES=index<3:mxfp8'
+lint 0 'q +fprop +-\*\(a\)' --model llama-8b --tokens 8192
+lint 0 'o +fprop +- \(a\)' --model llama-8b --tokens 8192
+lint 0 'down +fprop +- \(a\)' --model llama-8b --tokens 8192
+lint 0 'lm_head +fprop +- \(a\)' --model llama-8b --tokens 8192
+[ "$(sed -n '/^lm_head/,$p' out | grep -c '[dw]g[a-z]* *mx ')" = 2 ] || fail "index of the backward pass: $(cat out)"
+[ "$(sed -n '/^down/,/^lm_head/p' out | grep -c '[dw]g[a-z]* *-\*(a)')" = 2 ] || fail "index of the backward pass: $(cat out)"
+lint 0 '\* not the same in all layers: what most of them do' --model llama-8b --tokens 8192
+lint 0 '\(a\) precision_native: B200OPT_PRECISION=native' --model llama-8b --tokens 8192
+with='B200OPT_RULES=out>=32000:native;role=wgrad,k<4096:native;index<4:mxfp8'
+lint 0 'lm_head  fprop     - \(a\)' --model llama-8b --tokens 8192
+lint 0 '\(a\) rule: a rule of B200OPT_RULES says native' --model llama-8b --tokens 8192
+
+# a GPU without a row of its own in the cost model
+with='B200OPT_PRECISION=fp8'
+lint 0 'the cost model does not know this GPU: its figures are guesses' --shape 8192,8192,8192,fprop --gpu rtx_pro_6000
+lint 0 'one GEMM, fp8, performant on RTX PRO 6000' --shape 8192,8192,8192,fprop --gpu rtx_pro_6000
 
 [ "$failed" = 0 ] || echo "$failed failed"
 exit "$((failed > 0))"
