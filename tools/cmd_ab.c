@@ -2,6 +2,7 @@
 #include "interpose/record/reader.h"
 #include "tools/cmd.h"
 #include "tools/cmd_compare.h"
+#include "tools/launch.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -95,12 +96,14 @@ static bool is_setting(const char *word) {
 
 /* It becomes the name of a folder. */
 static void add_arm(struct ab *ab, const char *value) {
-  size_t length = strlen(value) - (*value && value[strlen(value) - 1] == ':');
+  size_t length = strlen(value);
+  bool colon = length && value[length - 1] == ':';
+  length -= colon;
   char *name = b200_format("%.*s", (int)length, value);
   bool fits = length > 0 && length <= 64 && isalnum((unsigned char)*name);
   for (const char *at = name; *at; at++)
     fits &= isalnum((unsigned char)*at) || strchr("._-+", *at) != NULL;
-  if (!fits)
+  if (!fits || !colon)
     cmd_fail(COMPARE_EXIT_USAGE,
              "ab: --arm: '%s' is not accepted (accepted: a name of letters, digits, . _ - + and a colon)", value);
   if (ab->arm_count == 2)
@@ -182,8 +185,8 @@ static void make_one(const char *path, bool may_exist) {
   cmd_fail(COMPARE_EXIT_INVALID, "ab: cannot make the folder '%s': %s", path, strerror(errno));
 }
 
-/* The folder of everything, absolute, since a job may change its own; with a folder for each arm, which must be new. */
-static char *make_folders(const struct ab *ab) {
+/* The folder of everything, absolute, since a job may change its own. */
+static char *make_root(const struct ab *ab) {
   char resolved[PATH_MAX], *partial = b200_format("%s", ab->out);
   for (char *at = partial + 1; *at; at++)
     if (*at == '/') {
@@ -195,12 +198,16 @@ static char *make_folders(const struct ab *ab) {
   if (!realpath(partial, resolved))
     cmd_fail(COMPARE_EXIT_INVALID, "ab: cannot use the folder '%s': %s", partial, strerror(errno));
   free(partial);
+  return b200_format("%s", resolved);
+}
+
+/* A folder for each arm, which must be new. */
+static void make_arms(const struct ab *ab, const char *root) {
   for (int arm = 0; arm < 2; arm++) {
-    char *folder = b200_format("%s/%s", resolved, ab->names[arm]);
+    char *folder = b200_format("%s/%s", root, ab->names[arm]);
     make_one(folder, false);
     free(folder);
   }
-  return b200_format("%s", resolved);
 }
 
 /* ---- one run */
@@ -262,6 +269,27 @@ _Noreturn static void become_job(const struct words *words, const char *output) 
   _exit(B200_EXIT_CANNOT_RUN);
 }
 
+/* In a process of its own, since the settings are put into the environment. A wrong one is ignored by a job, and the arm
+   would not be what it is called. */
+static void check_settings(const struct ab *ab, int arm, const char *root) {
+  int status = 0;
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) {
+    const struct words *settings[] = {&ab->settings[2], &ab->settings[arm]};
+    for (int i = 0; i < 2; i++)
+      for (size_t j = 0; j < settings[i]->count; j++)
+        putenv(filled(settings[i]->list[j], ab->seed, root));
+    _exit(launch_say_complaints() ? COMPARE_EXIT_USAGE : 0);
+  }
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+    continue;
+  if (child < 0)
+    cmd_fail(COMPARE_EXIT_INVALID, "ab: cannot start a process: %s", strerror(errno));
+  if (status != 0)
+    cmd_fail(COMPARE_EXIT_USAGE, "ab: arm %s has a variable that is wrong: nothing is run", ab->names[arm]);
+}
+
 /* The end of what a failed run printed, on stderr, so that nobody has to look for it. */
 static void show_tail(const char *output) {
   char lines[TAIL_LINES][256];
@@ -272,6 +300,7 @@ static void show_tail(const char *output) {
   while (fgets(lines[count % TAIL_LINES], sizeof(lines[0]), in))
     count++;
   fclose(in);
+  cmd_say("ab: %s", count ? "its output ends with" : "it printed nothing");
   for (size_t i = count > TAIL_LINES ? count - TAIL_LINES : 0; i < count; i++) {
     char *line = lines[i % TAIL_LINES];
     line[strcspn(line, "\n")] = '\0';
@@ -291,7 +320,7 @@ static void note_failure(struct ab *ab, int arm, const char *run, int status) {
   ab->failures = b200_grow(ab->failures, ab->failure_count, sizeof(*ab->failures));
   ab->failures[ab->failure_count++] =
       (struct compare_failure){.side = arm ? "candidate" : "baseline", .run = b200_format("%s", run), .status = text};
-  cmd_say("ab: %s %s ended with %s; its output ends with", ab->names[arm], run, text);
+  cmd_say("ab: %s %s ended with %s", ab->names[arm], run, text);
 }
 
 static void run_one(struct ab *ab, const char *root, int arm, long index) {
@@ -360,10 +389,15 @@ int cmd_ab(int argc, char **argv) {
                                    .children = compare_options};
   struct ab ab = {.request = compare_request_new("ab"), .runs = 1, .out = "b200opt-ab"};
   cmd_parse_or(COMPARE_EXIT_USAGE, &argp, argc, argv, ARGP_IN_ORDER, &ab);
+  ab.request.lenient = true;
   check(&ab);
   if (ab.runs > 1 && !uses_seed(&ab))
     cmd_say("ab: the command has no {seed}: all runs have its own seed, and say nothing about others");
-  char *root = make_folders(&ab);
+  char *root = make_root(&ab);
+  for (int arm = 0; arm < 2; arm++)
+    check_settings(&ab, arm, root);
+  compare_request_check(&ab.request);
+  make_arms(&ab, root);
   for (long i = 0; i < ab.runs; i++) {
     run_one(&ab, root, i % 2 == 0 ? 0 : 1, i);
     run_one(&ab, root, i % 2 == 0 ? 1 : 0, i);

@@ -6,6 +6,7 @@
 #include "tools/compare/compare.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +34,9 @@ static const char doc[] =
     "HOW\n"
     "  Losses are compared step by step, since equal data make equal noise; the\n"
     "  mean gap of the last quarter has a 90 % interval, in which the difference\n"
-    "  of repeated runs counts: measured with --aa, told with --floor, or assumed\n"
-    "  as 0.05 %. Times of the virtual node's model and of the host are never put\n"
+    "  of repeated runs counts: told with --floor, measured with --aa, or assumed\n"
+    "  as 0.05 %. --aa takes a folder of runs that are equal to each other, or one\n"
+    "  run that repeats the baseline; from two pairs on it measures. Times of the virtual node's model and of the host are never put\n"
     "  into one figure. Throughput does not decide the exit status.\n"
     "\n"
     "OUTPUT\n"
@@ -44,7 +46,7 @@ static const char doc[] =
     "EXAMPLES\n"
     "  b200opt compare bf16 mxfp8 --html ab.html\n"
     "  b200opt compare bf16.csv fp8.csv --margin 0.5 --floor 0.04\n"
-    "  b200opt compare bf16 fp8 --aa bf16-again --price-per-hour 98.32\n"
+    "  b200opt compare bf16 fp8 --aa bf16-2 --aa bf16-3 --price-per-hour 98.32\n"
     "  b200opt compare old/events new/events --tag train/loss --json -";
 
 enum { KEY_FLOOR = 0x100, KEY_AA, KEY_PRICE, KEY_JSON, KEY_HTML, KEY_TAG };
@@ -52,11 +54,11 @@ enum { KEY_FLOOR = 0x100, KEY_AA, KEY_PRICE, KEY_JSON, KEY_HTML, KEY_TAG };
 static const struct argp_option shared[] = {
     {"margin", 'm', "PCT", 0, "Gap that is still nothing to worry about (default: 0.25; 1 for short runs)", 0},
     {"floor", KEY_FLOOR, "PCT", 0, "How much repeated runs differ, rms of the last quarter's gap", 0},
-    {"aa", KEY_AA, "DIR", 0, "Runs that are meant to be equal, to measure that; may be given again", 0},
+    {"aa", KEY_AA, "DIR", 0, "Equal runs, or one that repeats the baseline, to measure that; may be given again", 0},
     {"price-per-hour", KEY_PRICE, "P", 0, "Price of the whole job per hour, in any currency", 0},
     {"json", KEY_JSON, "FILE", 0, "Write the comparison as JSON (-: instead of the text)", 0},
     {"html", KEY_HTML, "FILE", 0, "Write the comparison as a page", 0},
-    {"tag", KEY_TAG, "NAME", 0, "Tag or column that holds the loss", 0},
+    {"tag", KEY_TAG, "NAME", 0, "Tag or column that holds the loss; given twice: the baseline's, the candidate's", 0},
     {0},
 };
 
@@ -92,7 +94,10 @@ static error_t parse_shared(int key, char *value, struct argp_state *state) {
     request->html = value;
     return 0;
   case KEY_TAG:
-    request->tag = value;
+    if (request->tags[1])
+      cmd_fail(COMPARE_EXIT_USAGE, "%s: --tag: '%s' is too much (accepted: one for both, or the baseline's and the candidate's)",
+               request->verb, value);
+    request->tags[request->tags[0] != NULL] = value;
     return 0;
   case ARGP_KEY_INIT:
     state->child_inputs[0] = NULL;
@@ -112,12 +117,45 @@ struct compare_request compare_request_new(const char *verb) {
 
 /* ---- carrying it out */
 
-static struct compare_arm read_arm(const struct compare_request *request, const char *path) {
+static struct compare_arm read_arm(const struct compare_request *request, const char *path, int side) {
   struct compare_arm arm;
   char *error = NULL;
-  if (!compare_arm_read(path, request->tag, &arm, &error))
+  const char *tag = request->tags[side] ? request->tags[side] : request->tags[0];
+  if (compare_arm_read(path, tag, &arm, &error))
+    return arm;
+  if (!request->lenient)
     cmd_fail(COMPARE_EXIT_INVALID, "%s: %s", request->verb, error);
+  arm.notes = b200_grow(arm.notes, arm.note_count, sizeof(*arm.notes));
+  arm.notes[arm.note_count++] = error;
   return arm;
+}
+
+/* A file that was not there before is not left behind. */
+static void check_output(const struct compare_request *request, const char *path) {
+  bool made = false;
+  int file = open(path, O_WRONLY | O_CLOEXEC);
+  if (file < 0 && errno == ENOENT) {
+    file = open(path, O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
+    made = file >= 0;
+  }
+  if (file < 0)
+    cmd_fail(COMPARE_EXIT_INVALID, "%s: cannot write '%s': %s", request->verb, path, strerror(errno));
+  close(file);
+  if (made)
+    unlink(path);
+}
+
+void compare_request_check(const struct compare_request *request) {
+  struct compare_request strict = *request;
+  strict.lenient = false;
+  for (size_t i = 0; i < request->aa_count; i++) {
+    struct compare_arm arm = read_arm(&strict, request->aa[i], 0);
+    compare_arm_free(&arm);
+  }
+  if (request->html)
+    check_output(request, request->html);
+  if (request->json && strcmp(request->json, "-") != 0)
+    check_output(request, request->json);
 }
 
 static FILE *open_output(const struct compare_request *request, const char *path) {
@@ -138,8 +176,15 @@ static void write_json(FILE *out, const json_t *comparison) {
   fputc('\n', out);
 }
 
+/* The verdict first: it has cost more than a file that cannot be written. */
 static void write_outputs(const struct compare_request *request, const json_t *comparison) {
   bool json_instead = request->json && strcmp(request->json, "-") == 0;
+  if (json_instead)
+    write_json(stdout, comparison);
+  else
+    compare_print(stdout, comparison, isatty(STDOUT_FILENO));
+  if (fflush(stdout) != 0)
+    cmd_fail(COMPARE_EXIT_INVALID, "%s: standard output cannot be written", request->verb);
   if (request->json && !json_instead) {
     FILE *out = open_output(request, request->json);
     write_json(out, comparison);
@@ -150,12 +195,6 @@ static void write_outputs(const struct compare_request *request, const json_t *c
     compare_write_page(out, comparison);
     close_output(request, out, request->html);
   }
-  if (json_instead)
-    write_json(stdout, comparison);
-  else
-    compare_print(stdout, comparison, isatty(STDOUT_FILENO));
-  if (fflush(stdout) != 0)
-    cmd_fail(COMPARE_EXIT_INVALID, "%s: standard output cannot be written", request->verb);
 }
 
 int compare_carry_out(const struct compare_request *request, const char *const paths[2], const char *const names[2],
@@ -163,9 +202,9 @@ int compare_carry_out(const struct compare_request *request, const char *const p
   struct compare_arm arms[2], *aa = b200_zeroed(request->aa_count + 1, sizeof(*aa));
   struct compare_settings settings = request->settings;
   for (int side = 0; side < 2; side++)
-    arms[side] = read_arm(request, paths[side]);
+    arms[side] = read_arm(request, paths[side], side);
   for (size_t i = 0; i < request->aa_count; i++)
-    aa[i] = read_arm(request, request->aa[i]);
+    aa[i] = read_arm(request, request->aa[i], 0);
   settings.aa = aa;
   settings.aa_count = request->aa_count;
   json_t *comparison =

@@ -189,15 +189,23 @@ static int check_rules(const struct b200_config *config) {
   return 1;
 }
 
+static int say_complaints(struct b200_config *config) {
+  b200_config_load(config);
+  for (int i = 0; i < config->complaint_count; i++)
+    cmd_say("%s", config->complaints[i]);
+  if (config->complaints_dropped)
+    cmd_say("%d more of this kind", config->complaints_dropped);
+  return config->complaint_count + check_node_variables() + check_pattern(config) + check_rules(config);
+}
+
+int launch_say_complaints(void) {
+  static struct b200_config config;
+  return say_complaints(&config);
+}
+
 void launch_check_environment(void) {
   static struct b200_config config;
-  b200_config_load(&config);
-  for (int i = 0; i < config.complaint_count; i++)
-    cmd_say("%s", config.complaints[i]);
-  if (config.complaints_dropped)
-    cmd_say("%d more of this kind", config.complaints_dropped);
-  int complaints = config.complaint_count + check_node_variables() + check_pattern(&config) + check_rules(&config);
-  if (complaints && config.strict)
+  if (say_complaints(&config) && config.strict)
     cmd_fail(B200_EXIT_USAGE, "the job is not started: a variable is wrong and B200OPT_STRICT is 1");
 }
 

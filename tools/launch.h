@@ -36,6 +36,8 @@ bool launch_default(const char *name, const char *value);
 
 /* Says what is wrong with B200OPT_* variables; with B200OPT_STRICT=1 that ends the process. */
 void launch_check_environment(void);
+/* Says the same and returns how much is wrong. */
+int launch_say_complaints(void);
 
 /* Becomes the command; comes back never. */
 _Noreturn void launch_exec(const struct launch *launch);

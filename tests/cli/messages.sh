@@ -107,6 +107,8 @@ row 64 "$good ab --arm a: --arm a: -- true" "b200opt: ab: --arm: both arms are c
 row 64 "$good ab --arm a: --arm b: --arm c: -- true" "b200opt: ab: --arm: two arms are compared, 'c:' is too much\n"
 row 64 "$good ab --arm ../a: --arm b: -- true" \
   "b200opt: ab: --arm: '../a:' is not accepted (accepted: a name of letters, digits, . _ - + and a colon)\n"
+row 64 "$good ab --arm a --arm b: -- true" \
+  "b200opt: ab: --arm: 'a' is not accepted (accepted: a name of letters, digits, . _ - + and a colon)\n"
 row 64 "$good ab --runs 0 --arm a: --arm b: -- true" "b200opt: ab: --runs: '0' is not accepted (accepted: 1..1000)\n"
 row 64 "$good ab --gpus 2 --arm a: --arm b: -- true" "b200opt: ab: --gpus goes with --dryrun; see b200opt ab --help\n"
 row 2 "$good doctor -x" "b200opt: doctor: invalid option -- 'x'\n"

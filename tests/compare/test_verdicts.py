@@ -91,10 +91,10 @@ def test_measured_floor(tmp_path):
 
 def test_single_runs_are_paired_with_the_baseline(tmp_path):
     a, b = (csv(tmp_path / f"{name}.csv", arms.losses(1200, seed)) for seed, name in ((1, "a"), (2, "b")))
-    again = [csv(tmp_path / f"aa{seed}.csv", [loss * (1 + 0.001 * (seed - 2)) for loss in arms.losses(1200, seed)]) for seed in (3, 4)]
+    again = [csv(tmp_path / f"aa{seed}.csv", [loss * (1 + 0.0005 * (seed - 2)) for loss in arms.losses(1200, seed)]) for seed in (3, 4)]
     data = compare(a, b, "--aa", again[0], "--aa", again[1])
     assert data["loss"]["floor_source"] == "measured" and data["loss"]["aa_pairs"] == 2 and data["loss"]["aa_says"] == []
-    assert data["loss"]["pairs"][0]["floor_percent"] == pytest.approx(math.hypot(0.1, 0.2) / math.sqrt(2), rel=0.1)
+    assert data["loss"]["pairs"][0]["floor_percent"] == pytest.approx(math.hypot(0.05, 0.1) / math.sqrt(2), rel=0.1)
     one = compare(a, b, "--aa", again[0])
     assert one["loss"]["floor_source"] == "assumed" and any("--aa makes 1 pair of equal runs" in line for line in one["verdict"]["also"])
 
@@ -291,3 +291,30 @@ def test_nothing_is_overwritten(ab):
     second, _ = ab("--arm", "a:", "--arm", "b:")
     assert first.returncode in (0, 2) and second.returncode == 64 and "has runs already" in second.stderr
     assert sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*")) == before
+
+
+def test_wrong_settings_are_told_before_the_first_run(ab, tmp_path):
+    done, out = ab("--arm", "a: ".strip(), "B200OPT_PRECISION=fp7", "--arm", "b:")
+    assert done.returncode == 64 and "fp7" in done.stderr and "arm a has a variable that is wrong: nothing is run" in done.stderr
+    assert not (out / "a").exists()
+    for option, value in (("--aa", tmp_path / "nowhere"), ("--html", tmp_path / "no" / "a.html"), ("--json", tmp_path / "no" / "a.json")):
+        done, out = ab(option, value, "--arm", "a:", "--arm", "b:")
+        assert done.returncode == 3 and str(value) in done.stderr and not (out / "a").exists()
+    done, out = ab("--html", tmp_path / "ab" / "mine.html", "--arm", "a:", "--arm", "b:")
+    assert done.returncode in (0, 2) and (tmp_path / "ab" / "mine.html").exists()
+
+
+def test_the_verdict_is_printed_before_a_file_that_cannot_be_written(tmp_path):
+    a = csv(tmp_path / "a.csv", arms.losses(400, 1))
+    done = subprocess.run([COMMAND, "compare", a, a, "--html", tmp_path / "no" / "x.html"], capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and done.stdout.startswith("EQUIVALENT") and "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize("job, says, tail", [("exit 3", "run-1 of the baseline ended with exit status 3", "it printed nothing"),
+                                             ("exit 0", "there is nothing to compare; baseline: ", "")], ids=("fails", "is silent"))
+def test_runs_that_say_nothing_are_invalid(tmp_path, job, says, tail):
+    command = [COMMAND, "ab", "--out", tmp_path / "ab", "--arm", "a:", "--arm", "b:", "--", "sh", "-c", job]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and done.stdout.startswith("INVALID\n") and tail in done.stderr
+    verdict = json.loads((tmp_path / "ab" / "compare.json").read_text())["verdict"]
+    assert verdict["says"].startswith(says) and verdict["exit"] == 3

@@ -433,8 +433,16 @@ static json_t *verdict_part(enum loss_verdict verdict, char *says, json_t *also)
   return part;
 }
 
+static char *no_loss_says(const struct compare_arm *const arms[2]) {
+  for (int side = 0; side < 2; side++)
+    if (!arms[side]->run_count && arms[side]->note_count)
+      return b200_format("there is nothing to compare; %s: %s", side_names[side],
+                         arms[side]->notes[arms[side]->note_count - 1]);
+  return b200_format("there are no losses on both sides");
+}
+
 /* A candidate whose loss is no number has failed whatever else differs; then comes what makes comparing meaningless. */
-static json_t *make_verdict(const json_t *comparison, const struct loss_summary *summary, bool has_loss,
+static json_t *make_verdict(const json_t *comparison, const struct compare_arm *const arms[2], const struct loss_summary *summary, bool has_loss,
                             const struct compare_failure *failures, size_t failure_count) {
   const json_t *loss = json_object_get(comparison, "loss"), *pairs = json_object_get(loss, "pairs");
   const json_t *pair = json_array_get(pairs, summary->decisive);
@@ -442,7 +450,7 @@ static json_t *make_verdict(const json_t *comparison, const struct loss_summary 
   bool diverged = has_loss && summary->verdict == LOSS_DIVERGED;
   char *failed = compare_checks_failed(json_object_get(comparison, "checks"));
   enum loss_verdict verdict = has_loss ? summary->verdict : LOSS_INVALID;
-  char *says = has_loss ? loss_says(comparison, summary, pair) : b200_format("there are no losses on both sides");
+  char *says = has_loss ? loss_says(comparison, summary, pair) : no_loss_says(arms);
   if (failure_count || failed) {
     char *line = failure_count
                      ? b200_format("%s of the %s ended with %s", failures[0].run, failures[0].side, failures[0].status)
@@ -492,7 +500,7 @@ json_t *compare_make(const struct compare_arm *const arms[2], const char *const 
   json_object_set_new(comparison, "gemms", compare_gemms(arms));
   json_object_set_new(comparison, "environment", compare_environment(arms));
   json_object_set_new(comparison, "notes", all_notes(arms));
-  json_object_set_new(comparison, "verdict", make_verdict(comparison, &summary, first.a != NULL, failures, failure_count));
+  json_object_set_new(comparison, "verdict", make_verdict(comparison, arms, &summary, first.a != NULL, failures, failure_count));
   return comparison;
 }
 

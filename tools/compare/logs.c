@@ -305,7 +305,7 @@ static void take_job(struct compare_run *run, struct job *job) {
     compare_note(&run->notes, &run->note_count, "%s", job->logs.notes[i]);
   if (job->logs.log_count) {
     const struct b200_log *log = &job->logs.logs[0];
-    run->modelled = run->modelled || log->node;
+    run->modelled = run->modelled || log->node || log->is_virtual;
     run->partial = run->partial || (!log->node && log->partial);
     run->gemm_flops = run->gemm_flops ? run->gemm_flops : job->gemm_flops;
     run->logs.logs = b200_grow(run->logs.logs, run->logs.log_count, sizeof(*log));
