@@ -318,3 +318,50 @@ def test_runs_that_say_nothing_are_invalid(tmp_path, job, says, tail):
     assert done.returncode == 3 and done.stdout.startswith("INVALID\n") and tail in done.stderr
     verdict = json.loads((tmp_path / "ab" / "compare.json").read_text())["verdict"]
     assert verdict["says"].startswith(says) and verdict["exit"] == 3
+
+
+def text_of(*words):
+    done = subprocess.run([COMMAND, "compare", *words], capture_output=True, text=True, check=False)
+    assert done.returncode < 64 and done.stderr == "", done
+    return " ".join(done.stdout.split())
+
+
+def test_jobs_in_one_folder_are_named(tmp_path):
+    a = arms.write(tmp_path / "a", arms.losses(300, 1), name="first")
+    arms.write(tmp_path / "a" / "b", arms.losses(300, 2), name="second", ranks=1)
+    also = compare(a, arms.write(tmp_path / "c", arms.losses(300, 3)))["verdict"]["also"]
+    assert any(line.startswith("baseline: 2 jobs lie in ") and "first (2 ranks), second (1 ranks)" in line for line in also), also
+
+
+def test_figures_of_a_clock_are_of_all_runs(tmp_path):
+    """The second run is twice as slow in what it prints and in its steps: both figures must say so."""
+    for run, step_ms in ((1, 2.0), (2, 8.0)):
+        arms.write(tmp_path / "a" / f"run-{run}", arms.losses(300, run), node=False, step_ms=step_ms)
+        arms.write(tmp_path / "b" / f"run-{run}", arms.losses(300, run + 2), node=False)
+    host = clocks(compare(tmp_path / "a", tmp_path / "b"))["host"]
+    assert host["baseline"]["tokens_per_s"] == pytest.approx(1e6 / 4, rel=0.02)
+    assert host["baseline"]["steady_s"] / host["candidate"]["steady_s"] == pytest.approx(2, rel=0.05)
+    assert host["baseline"]["end_to_end_s"] / host["candidate"]["end_to_end_s"] == pytest.approx(2.5, rel=0.1)
+    says = text_of(tmp_path / "a", tmp_path / "b")
+    assert "as the job printed them" in says and "mean of the first runs' steps whose GEMMs were timed: 1" in says
+    assert "how runs differ is not in it: that takes three of each arm" in says
+
+
+def test_only_numbers_that_mean_something_are_printed(tmp_path):
+    flat = [3 - 1e-6 * step for step in range(400)]
+    a = csv(tmp_path / "a.csv", flat)
+    says = text_of(a, csv(tmp_path / "b.csv", [loss + 0.1 for loss in flat]))
+    assert "lag" not in says and "steps in the logs" not in says and "window: steps 300 on (100 of them)" in says
+    logs = arms.write(tmp_path / "c", arms.losses(300, 1))
+    same = compare(logs, logs)
+    assert any("could have seen 0.01 % or less" in line for line in same["verdict"]["also"]) == (
+        same["throughput"]["clocks"][0]["could_have_seen_percent"] < 0.01)
+    assert "candidate error" not in text_of(logs, logs), "nothing was audited"
+    assert "candidate error" in text_of(logs, arms.write(tmp_path / "d", arms.losses(300, 1), plan="fp8"))
+
+
+def test_a_tag_for_each_side(tmp_path):
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    for path, column in ((a, "x"), (b, "y")):
+        path.write_text(f"step,{column}\n" + "".join(f"{step},{loss!r}\n" for step, loss in enumerate(arms.losses(400, 1))))
+    assert names(compare(a, b, "--tag", "x", "--tag", "y")) == ("EQUIVALENT", 0)

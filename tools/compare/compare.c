@@ -11,6 +11,7 @@
 #include "tools/report/print.h"
 #include "tools/report/rows.h"
 
+#define RUNS_NAMED 4 /* in a line */
 #define SEEN_LEAST 0.01 /* percent: below it a difference of speed is not worth a number */
 #define AA_FAR 1 /* percent: equal runs lie closer together than this, whatever their precision */
 
@@ -421,9 +422,28 @@ static char *slowdown_says(const json_t *comparison) {
   double native = report_real(gemms, "model_native_s"), narrow = report_real(gemms, "model_narrow_s");
   if (strcmp(report_string(clock, "verdict"), speed_verdict_names[SPEED_SLOWER]) != 0 || !(narrow > native && native > 0))
     return NULL;
-  return b200_format("the cost model gives the converted GEMMs %.2f times the time that they take unconverted: they are too "
-                     "small to earn back their quantisation, and B200OPT_STRATEGY=performant would leave them alone",
+  return b200_format("by the cost model the converted GEMMs (not all of the step's) take %.2f times as long as unconverted: "
+                     "they are too small to earn back their quantisation, and B200OPT_STRATEGY=performant would leave them alone",
                      narrow / native);
+}
+
+/* Jobs that share a folder by chance are taken for runs of one arm. */
+static void add_pooled(json_t *also, const struct compare_arm *const arms[2]) {
+  for (int side = 0; side < 2; side++) {
+    if (!arms[side]->pooled)
+      continue;
+    char *names = b200_format("%s", "");
+    for (size_t i = 0; i < arms[side]->run_count && i < RUNS_NAMED; i++) {
+      const struct compare_run *run = &arms[side]->runs[i];
+      char *longer = b200_format("%s%s%s (%d ranks)", names, i ? ", " : "", run->name, run->ranks);
+      free(names);
+      names = longer;
+    }
+    add_line(also, b200_format("%s: %zu jobs lie in %s and count as its runs: %s%s; for one of them name its own folder",
+                               side_names[side], arms[side]->run_count, arms[side]->path, names,
+                               arms[side]->run_count > RUNS_NAMED ? ", ..." : ""));
+    free(names);
+  }
 }
 
 static json_t *verdict_part(enum loss_verdict verdict, char *says, json_t *also) {
@@ -461,6 +481,7 @@ static json_t *make_verdict(const json_t *comparison, const struct compare_arm *
     verdict = diverged ? verdict : LOSS_INVALID;
   }
   free(failed);
+  add_pooled(also, arms);
   add_line(also, speed_says(json_object_get(comparison, "throughput")));
   char *slowdown = slowdown_says(comparison);
   if (slowdown)

@@ -673,6 +673,7 @@ bool compare_arm_read(const char *path, const char *tag, struct compare_arm *out
     for (size_t i = 0; i < out->run_count; i++)
       name_run(&out->runs[i], path);
     qsort(out->runs, out->run_count, sizeof(*out->runs), by_name);
+    out->pooled = !whole && out->run_count > 1 && out->runs[0].source == COMPARE_LOGS;
     note_unused(&walk, out);
   }
   free_walk(&walk);

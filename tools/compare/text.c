@@ -66,9 +66,13 @@ static void print_verdict(const struct report_text *text, const json_t *comparis
   for (int side = 0; side < 2; side++) {
     const json_t *arm = json_object_get(comparison, side_names[side]), *runs = json_object_get(arm, "runs");
     const json_t *first = json_array_get(runs, 0);
-    line(text, side_names[side], "%s: %zu run%s, %" PRId64 " losses (%s), %" PRId64 " steps in the logs",
-         report_string(arm, "name"), json_array_size(runs), json_array_size(runs) == 1 ? "" : "s",
-         report_number(first, "points"), report_string(first, "loss_source"), report_number(first, "steps"));
+    bool logs = strcmp(report_string(first, "source"), compare_source_names[COMPARE_LOGS]) == 0, several = json_array_size(runs) > 1;
+    char steps[64] = "";
+    if (logs)
+      snprintf(steps, sizeof(steps), ", %" PRId64 " steps in the logs", report_number(first, "steps"));
+    line(text, side_names[side], "%s: %zu run%s, %s%" PRId64 " losses (%s)%s", report_string(arm, "name"),
+         json_array_size(runs), json_array_size(runs) == 1 ? "" : "s", several ? "the first with " : "",
+         report_number(first, "points"), report_string(first, "loss_source"), steps);
   }
 }
 
@@ -82,7 +86,7 @@ static void print_pair(const struct report_text *text, const json_t *pair, bool 
     line(text, "", "%s%s: %s", label, report_string(pair, "verdict"), report_string(pair, "reason"));
     return;
   }
-  line(text, "", "%s%+.3f %% +- %.3f %%, steps %" PRId64 " on (%" PRId64 " steps), loss %.5f against %.5f", label,
+  line(text, "", "%s%+.3f %% +- %.3f %%, window: steps %" PRId64 " on (%" PRId64 " of them), loss %.5f against %.5f", label,
        report_real(pair, "gap_percent"), report_real(pair, "half_width_percent"), report_number(pair, "window_from"),
        report_number(pair, "window"), report_real(pair, "loss_candidate"), report_real(pair, "loss_baseline"));
 }
@@ -92,7 +96,7 @@ static void print_loss(const struct report_text *text, const json_t *comparison)
   size_t i;
   if (!json_is_object(loss))
     return;
-  report_heading(text, "Loss: gap of the candidate in percent of the baseline, mean of the last quarter");
+  report_heading(text, "Loss: gap of the candidate in percent of the baseline, mean of the window");
   json_array_foreach(pairs, i, pair) print_pair(text, pair, json_array_size(pairs) > 1);
   if (json_array_size(pairs) > 1 && is_known(loss, "gap_percent"))
     line(text, "all", "%+.3f %% +- %.3f %%", report_real(loss, "gap_percent"), report_real(loss, "half_width_percent"));
@@ -103,10 +107,12 @@ static void print_loss(const struct report_text *text, const json_t *comparison)
   if (is_known(pair, "correlation_late"))
     line(text, "same data", "noise correlates %.2f early, %.2f late; the first five steps differ by %.4f %%",
          report_real(pair, "correlation_early"), report_real(pair, "correlation_late"), report_real(pair, "start_percent"));
+  char lag[48] = "";
+  if (is_known(pair, "lag_steps"))
+    snprintf(lag, sizeof(lag), "lag %.1f steps; ", report_real(pair, "lag_steps"));
   if (is_known(pair, "largest_gap_percent") && !json_is_true(json_object_get(pair, "identical")))
-    line(text, "besides",
-         "lag %.1f steps; largest smoothed gap %+.2f %% at step %" PRId64 "; spikes %" PRId64 " and %" PRId64 "%s",
-         report_real(pair, "lag_steps"), report_real(pair, "largest_gap_percent"), report_number(pair, "largest_gap_step"),
+    line(text, "besides", "%slargest smoothed gap %+.2f %% at step %" PRId64 "; spikes %" PRId64 " and %" PRId64 "%s", lag,
+         report_real(pair, "largest_gap_percent"), report_number(pair, "largest_gap_step"),
          report_number(pair, "spikes_baseline"), report_number(pair, "spikes_candidate"),
          json_is_true(json_object_get(pair, "growing")) ? "; the gap grows" : "");
   if (is_known(pair, "norm_ratio"))
@@ -122,14 +128,15 @@ static void print_clock(const struct report_text *text, const json_t *clock) {
     line(text, "", "ratio %.3f [%.3f, %.3f], %s", report_real(clock, "ratio"), report_real(clock, "low"),
          report_real(clock, "high"),
          json_is_true(json_object_get(clock, "run_is_unit")) ? "over runs"
-                                                             : "over steps: differences between runs are not in it");
+                                                             : "over steps; how runs differ is not in it: that takes three of each arm");
   else if (is_known(clock, "ratio"))
     line(text, "", "ratio %.3f, no interval", report_real(clock, "ratio"));
   if (is_known(a, "steady_s") && is_known(b, "steady_s") && !strstr(report_string(clock, "measure"), "per token"))
-    line(text, "", "steady step %.3f ms against %.3f ms; end to end %.3f against %.3f", 1e3 * report_real(b, "steady_s"),
+    line(text, "", "steady step %.3f ms against %.3f ms (median); end to end %.3f against %.3f (mean)", 1e3 * report_real(b, "steady_s"),
          1e3 * report_real(a, "steady_s"), 1e3 * report_real(b, "end_to_end_s"), 1e3 * report_real(a, "end_to_end_s"));
   if (is_known(a, "tokens_per_s") && is_known(b, "tokens_per_s"))
-    line(text, "", "tokens/s %.1f against %.1f", report_real(b, "tokens_per_s"), report_real(a, "tokens_per_s"));
+    line(text, "", "tokens/s %.1f against %.1f%s", report_real(b, "tokens_per_s"), report_real(a, "tokens_per_s"),
+         strcmp(report_string(clock, "clock"), "host") == 0 ? ", as the job printed them" : "");
   if (is_known(a, "cost_per_1000_steps") && is_known(b, "cost_per_1000_steps"))
     line(text, "", "cost of 1,000 steps %.4g against %.4g", report_real(b, "cost_per_1000_steps"),
          report_real(a, "cost_per_1000_steps"));
@@ -146,6 +153,9 @@ static void print_split(const struct report_text *text, const json_t *split) {
                                          {"total_s", "step"}};
   const json_t *a = json_object_get(split, "baseline"), *b = json_object_get(split, "candidate"),
                *d = json_object_get(split, "difference");
+  const json_t *steps = json_object_get(split, "steps");
+  line(text, "split", "mean of the first runs' steps whose GEMMs were timed: %" PRId64 " of the baseline, %" PRId64 " of the candidate",
+       (int64_t)json_integer_value(json_array_get(steps, 0)), (int64_t)json_integer_value(json_array_get(steps, 1)));
   report_table_line(text, "  %-24s %12s %12s %12s",
                     strcmp(report_string(split, "clock"), "modelled") == 0 ? "modelled ms" : "device ms", "baseline",
                     "candidate", "difference");
@@ -179,6 +189,17 @@ static void print_speed(const struct report_text *text, const json_t *comparison
 
 /* ---- what was done, and where */
 
+/* B200OPT_AUDIT_EVERY was set. */
+static bool any_audited(const json_t *rows) {
+  const json_t *row;
+  size_t i;
+  json_array_foreach(rows, i, row) {
+    if (is_known(json_object_get(row, "candidate"), "audited_error"))
+      return true;
+  }
+  return false;
+}
+
 static void print_gemms(const struct report_text *text, const json_t *comparison) {
   const json_t *gemms = json_object_get(comparison, "gemms"), *row;
   size_t i;
@@ -188,7 +209,8 @@ static void print_gemms(const struct report_text *text, const json_t *comparison
   line(text, "converted", "%.1f %% of the candidate's FLOPs, %.1f %% of the baseline's",
        100 * report_real(json_object_get(gemms, "candidate"), "converted"),
        100 * report_real(json_object_get(gemms, "baseline"), "converted"));
-  report_table_line(text, "  %-8s %-18s %6s  %-24s %-24s %s", "role", "m, n, k", "share", "baseline", "candidate", "error");
+  report_table_line(text, "  %-8s %-18s %6s  %-24s %-24s %s", "role", "m, n, k", "share", "baseline", "candidate",
+                    any_audited(json_object_get(gemms, "rows")) ? "error" : "");
   json_array_foreach(json_object_get(gemms, "rows"), i, row) {
     const json_t *a = json_object_get(row, "baseline"), *b = json_object_get(row, "candidate"),
                  *error = json_object_get(b, "audited_error");

@@ -123,6 +123,32 @@ static double printed_rate(const struct compare_run *run) {
   return median;
 }
 
+/* Geometric mean over the runs that printed one, as the steady step is; NAN without any. */
+static double arm_rate(const struct compare_arm *arm) {
+  double logs = 0;
+  size_t count = 0;
+  for (size_t i = 0; i < arm->run_count; i++) {
+    double rate = printed_rate(&arm->runs[i]);
+    if (rate > 0) {
+      logs += log(rate);
+      count++;
+    }
+  }
+  return count ? exp(logs / (double)count) : NAN;
+}
+
+/* Mean over the runs that have one. */
+static double arm_end_to_end(const struct side *side) {
+  double sum = 0;
+  size_t count = 0;
+  for (size_t i = 0; i < side->count; i++)
+    if (!isnan(side->runs[i].end_to_end_s)) {
+      sum += side->runs[i].end_to_end_s;
+      count++;
+    }
+  return count ? sum / (double)count : NAN;
+}
+
 /* Tokens of a step: what was printed per second, times the host's seconds of a step. NAN: not known. */
 static double tokens_per_step(const struct compare_run *run) {
   struct side host;
@@ -138,11 +164,11 @@ static json_t *side_part(const struct compare_arm *arm, const struct side *side,
   const struct speed_run *first = &side->runs[0];
   double rate = measure == HOST_PRINTED_RATE ? 1 / steady_s
                 : measure == DEVICE_STEPS    ? speed_tokens_per_s(tokens_per_step(&arm->runs[0]), steady_s)
-                                             : printed_rate(&arm->runs[0]);
+                                             : arm_rate(arm);
   bool per_step = measure != HOST_PRINTED_RATE;
   return json_pack("{so so so so so sI sI sI sb so so so}", "steady_s", compare_real(steady_s), "trimmed_s",
                    compare_real(first->trimmed_s), "p95_s", compare_real(first->p95_s), "end_to_end_s",
-                   compare_real(first->end_to_end_s), "exceptional_s", compare_real(first->exceptional_s), "steps",
+                   compare_real(arm_end_to_end(side)), "exceptional_s", compare_real(first->exceptional_s), "steps",
                    (json_int_t)first->steps, "warm_up", (json_int_t)first->warm_up, "exceptional",
                    (json_int_t)first->exceptional, "settled", first->settled, "tokens_per_s", compare_real(rate),
                    "cost_per_1000_steps", compare_real(per_step ? speed_cost(1000 * steady_s, price_per_hour) : NAN),
