@@ -365,3 +365,26 @@ def test_a_tag_for_each_side(tmp_path):
     for path, column in ((a, "x"), (b, "y")):
         path.write_text(f"step,{column}\n" + "".join(f"{step},{loss!r}\n" for step, loss in enumerate(arms.losses(400, 1))))
     assert names(compare(a, b, "--tag", "x", "--tag", "y")) == ("EQUIVALENT", 0)
+
+
+def test_a_table_that_is_not_known_is_named(tmp_path):
+    plain, odd, good = tmp_path / "plain.csv", tmp_path / "odd.csv", csv(tmp_path / "good.csv", arms.losses(400, 1))
+    plain.write_text("".join(f"{step},{loss!r}\n" for step, loss in enumerate(arms.losses(400, 1))))
+    odd.write_text("x,y\n" + plain.read_text())
+    for path, message in ((plain, "its first row has numbers; names of columns are needed there"),
+                          (odd, "no column is known as a loss (there are: x, y); name one with --tag")):
+        done = subprocess.run([COMMAND, "compare", path, good], capture_output=True, text=True, check=False)
+        assert done.returncode == 3 and message in done.stderr, done
+    assert compare(odd, good, "--tag", "y", "--tag", "loss")["loss"]["pairs"][0]["common"] >= 399
+
+
+def test_pairs_of_the_page_are_numbered(tmp_path):
+    for run in (1, 2):
+        for arm in "ab":
+            (tmp_path / arm / f"run-{run}").mkdir(parents=True)
+            csv(tmp_path / arm / f"run-{run}" / "loss.csv", arms.losses(400, run + 10 * (arm == "b"), data=run))
+    page = tmp_path / "page.html"
+    compare(tmp_path / "a", tmp_path / "b", "--html", page)
+    found = re.findall(r"<summary>Data: (how[^<]*)</summary>", page.read_text())
+    assert found == [f"how pair {pair} was decided, check by check" for pair in (1, 2)]
+    assert page.read_text().count('class="candidate run over"') == 1

@@ -122,6 +122,22 @@ bool compare_is_csv(const char *start, size_t length) {
   return numbers && cells == columns;
 }
 
+bool compare_is_table(const char *start, size_t length) {
+  struct table table = {.at = start, .end = start + length};
+  char field[FIELD_BYTES], ended;
+  size_t counts[2] = {0, 0};
+  bool numbers = false;
+  find_header(&table);
+  table.separator = separator_of(&table);
+  for (int row = 0; row < 2; row++)
+    do {
+      ended = next_field(&table, field);
+      numbers = numbers || (row == 1 && is_number(field));
+      counts[row]++;
+    } while (ended == table.separator);
+  return counts[0] > 1 && counts[0] == counts[1] && numbers;
+}
+
 /* ---- columns */
 
 struct columns {
@@ -182,6 +198,13 @@ static bool read_header(struct table *table, const char *tag, struct columns *co
       columns->loss = i;
   if (columns->loss != SIZE_MAX)
     return true;
+  bool named = false;
+  for (size_t i = 0; i < columns->count; i++)
+    named = named || (columns->names[i][0] && !is_number(columns->names[i]));
+  if (!named) {
+    *error = b200_format("its first row has numbers; names of columns are needed there, such as step,loss");
+    return false;
+  }
   char *names = name_list(columns);
   *error = tag ? b200_format("no column '%s' (there are: %s)", tag, names)
                : b200_format("no column is known as a loss (there are: %s); name one with --tag", names);

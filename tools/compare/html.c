@@ -267,7 +267,7 @@ static void write_curves(struct page *page, const json_t *pairs) {
   page_plot_band(&plot, "candidate band", curve_rows(json_array_get(pairs, 0)), STEP, B_LOW, B_HIGH);
   json_array_foreach(pairs, i, pair) {
     page_plot_line(&plot, i ? "baseline run" : "baseline under", curve_rows(pair), STEP, A);
-    page_plot_line(&plot, i ? "candidate run" : "candidate line", curve_rows(pair), STEP, B);
+    page_plot_line(&plot, i ? "candidate run over" : "candidate line", curve_rows(pair), STEP, B);
   }
   page_plot_end(&plot);
 }
@@ -322,7 +322,7 @@ static const json_t *row_of(json_t *rows, const char *what, json_t *value, const
 }
 
 /* What the procedure found in a pair, check by check. */
-static void write_checks(struct page *page, const json_t *pair) {
+static void write_checks(struct page *page, const json_t *pair, size_t number) {
   static const struct {
     const char *key, *name, *says;
   } rows[] = {
@@ -348,7 +348,10 @@ static void write_checks(struct page *page, const json_t *pair) {
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
     row_of(list, rows[i].name, json_deep_copy(json_object_get(pair, rows[i].key)), rows[i].says);
   table = json_pack("{s[sss] so}", "columns", "check", "value", "what it is", "rows", list);
-  page_data(page, "how this was decided, check by check", table);
+  char label[64] = "how this was decided, check by check";
+  if (number)
+    snprintf(label, sizeof(label), "how pair %zu was decided, check by check", number);
+  page_data(page, label, table);
   json_decref(table);
 }
 
@@ -378,7 +381,7 @@ static void write_loss(struct page *page, const json_t *comparison) {
   }
   page_figure_end(page);
   write_gap(page, loss, pairs, report_string(json_object_get(comparison, "verdict"), "tone"));
-  json_array_foreach(pairs, i, pair) write_checks(page, pair);
+  json_array_foreach(pairs, i, pair) write_checks(page, pair, json_array_size(pairs) > 1 ? i + 1 : 0);
   page_figure_end(page);
   page_tags(page, "</div>");
   section_end(page);

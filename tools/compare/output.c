@@ -123,8 +123,7 @@ static const char *end_of_part(const char *part, const char *end) {
 
 bool compare_decode_output(const char *data, size_t size, const char *tag, struct compare_values *out, char **error) {
   struct printed printed = {.out = out};
-  const char *end = data + size;
-  (void)tag;
+  const char *start = data, *end = data + size;
   *out = (struct compare_values){.unix_s = (double)NAN};
   while (data < end) { /* by lines, and within them by the states that a progress bar writes between carriage returns */
     const char *part_end = end_of_part(data, end);
@@ -148,6 +147,8 @@ bool compare_decode_output(const char *data, size_t size, const char *tag, struc
   if (out->count)
     return true;
   compare_values_free(out);
+  if (compare_is_table(start, size)) /* without a name that is known: it may have the tag, and else its columns are told */
+    return compare_decode_csv(start, size, tag, out, error);
   *error = b200_format("no line with a loss");
   return false;
 }

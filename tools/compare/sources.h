@@ -67,6 +67,8 @@ compare_decode compare_decode_tensorboard, compare_decode_trainer_state, compare
 /* The form's own test of its start, for compare_form_of(). */
 bool compare_is_tensorboard(const char *start, size_t length);
 bool compare_is_csv(const char *start, size_t length);
+/* Two rows of as many columns, the second with a number: a table, though no name in it is known. */
+bool compare_is_table(const char *start, size_t length);
 
 /* Number at `at` of a text that ends with '\0': 1,234.5 · 1.5e-3 · nan · inf. Returns its end, or NULL. With `comma`, a
    comma is the decimal point. */
