@@ -35,11 +35,11 @@ static const char doc[] =
     "HOW\n"
     "  Losses are compared step by step, since equal data make equal noise; the\n"
     "  mean gap of the last quarter (at least 100 steps) has a 90 % interval, in\n"
-    "  which the difference of repeated runs counts: measured with --aa, told with\n"
-    "  --floor, or assumed as 0.05 %. --aa takes a folder of runs that are equal to\n"
-    "  each other, or one run that repeats the baseline; two pairs measure. Times of\n"
-    "  the virtual node's model and of the host are never put into one figure.\n"
-    "  Throughput does not decide the exit status.\n"
+    "  which the difference of repeated runs counts: measured with --aa, told\n"
+    "  with --floor, or assumed as 0.05 %. --aa takes a folder of runs that are\n"
+    "  equal to each other, or one run that repeats the baseline; two pairs\n"
+    "  measure. Times of the virtual node's model and of the host are never put\n"
+    "  into one figure. Throughput does not decide the exit status.\n"
     "\n"
     "OUTPUT\n"
     "  Text of at most 100 columns in ASCII. --json: its keys are documented in\n"
@@ -97,8 +97,9 @@ static error_t parse_shared(int key, char *value, struct argp_state *state) {
     return 0;
   case KEY_TAG:
     if (request->tags[1])
-      cmd_fail(COMPARE_EXIT_USAGE, "%s: --tag: '%s' is too much (accepted: one for both, or the baseline's and the candidate's)",
-               request->verb, value);
+      cmd_fail(COMPARE_EXIT_USAGE,
+               "%s: --tag: '%s' is too much (accepted: one for both, or the baseline's and the candidate's)", request->verb,
+               value);
     request->tags[request->tags[0] != NULL] = value;
     return 0;
   case ARGP_KEY_INIT:

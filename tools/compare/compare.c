@@ -11,9 +11,9 @@
 #include "tools/report/print.h"
 #include "tools/report/rows.h"
 
-#define RUNS_NAMED 4 /* in a line */
+#define RUNS_NAMED 4    /* in a line */
 #define SEEN_LEAST 0.01 /* percent: below it a difference of speed is not worth a number */
-#define AA_FAR 1 /* percent: equal runs lie closer together than this, whatever their precision */
+#define AA_FAR 1        /* percent: equal runs lie closer together than this, whatever their precision */
 
 static const char *const side_names[2] = {"baseline", "candidate"};
 
@@ -50,8 +50,7 @@ static json_t *run_part(const struct compare_run *run) {
                    points ? json_integer(run->points[run->point_count - 1].step) : json_null(), "steps",
                    (json_int_t)run->step_count, "decimals", (json_int_t)run->decimals, "world", (json_int_t)run->world,
                    "ranks", (json_int_t)run->ranks, "loss_ranks", run->loss_ranks, "resumes", run->resumes, "partial",
-                   run->partial, "virtual_node", run->modelled, "counted",
-                   run->counted);
+                   run->partial, "virtual_node", run->modelled, "counted", run->counted);
 }
 
 static json_t *arm_part(const struct compare_arm *arm, const char *name) {
@@ -119,16 +118,17 @@ static void aa_add(struct aa *aa, const struct compare_arm *arm, const struct co
   loss_compare(a->points, a->point_count, b->points, b->point_count, &plain, &pair, NULL);
   const char *path = arm->path ? arm->path : "";
   if (pair.verdict == LOSS_INVALID || pair.verdict == LOSS_DIVERGED || !isfinite(pair.gap_percent)) {
-    json_array_append_new(aa->says, text_line(b200_format("--aa %s: %s and %s are no pair of equal runs and are left out: %s",
-                                                          path, a->name, b->name, loss_reason_texts[pair.reason])));
+    json_array_append_new(aa->says,
+                          text_line(b200_format("--aa %s: %s and %s are no pair of equal runs and are left out: %s", path,
+                                                a->name, b->name, loss_reason_texts[pair.reason])));
     return;
   }
   if (pair.verdict == LOSS_WORSE || pair.verdict == LOSS_BETTER || pair.start_differs)
-    json_array_append_new(aa->says,
-                          text_line(b200_format("--aa %s: %s and %s are far apart for equal runs, %+.2f %%%s: are they of one "
-                                                "arm?",
-                                                path, a->name, b->name, pair.gap_percent,
-                                                pair.start_differs ? " from another start" : "")));
+    json_array_append_new(
+        aa->says,
+        text_line(b200_format("--aa %s: %s and %s are far apart for equal runs, %+.2f %%%s: are they of one "
+                              "arm?",
+                              path, a->name, b->name, pair.gap_percent, pair.start_differs ? " from another start" : "")));
   aa->gaps = b200_grow(aa->gaps, aa->count, sizeof(*aa->gaps));
   aa->gaps[aa->count++] = pair.gap_percent;
 }
@@ -147,10 +147,11 @@ static struct aa aa_pairs(const struct compare_settings *settings, const struct 
       aa_add(&aa, arm, &arm->runs[0], &arm->runs[j]);
   }
   if (settings->aa_count && aa.count < LOSS_FLOOR_PAIRS)
-    json_array_append_new(aa.says, text_line(b200_format("--aa makes %zu pair%s of equal runs, and measures nothing: it takes "
-                                                         "%d, each run with the first of its folder, or one by itself with "
-                                                         "the baseline",
-                                                         aa.count, aa.count == 1 ? "" : "s", LOSS_FLOOR_PAIRS)));
+    json_array_append_new(aa.says,
+                          text_line(b200_format("--aa makes %zu pair%s of equal runs, and measures nothing: it takes "
+                                                "%d, each run with the first of its folder, or one by itself with "
+                                                "the baseline",
+                                                aa.count, aa.count == 1 ? "" : "s", LOSS_FLOOR_PAIRS)));
   return aa;
 }
 
@@ -239,15 +240,15 @@ static json_t *compare_pairs(const struct match *matches, size_t count, const st
 
 static json_t *loss_part(const struct loss_summary *summary, json_t *pairs, const struct aa *aa, bool floor_told) {
   const char *floor = aa->count >= LOSS_FLOOR_PAIRS ? "measured" : floor_told ? "given" : "assumed";
-  return json_pack("{ss ss sI sI sb sb sb sb so so so so ss sI sO sI sI so}", "verdict", loss_verdict_names[summary->verdict],
-                   "reason", loss_reason_texts[summary->reason], "pair_count", (json_int_t)summary->pairs, "decisive",
-                   (json_int_t)summary->decisive, "recipe", summary->recipe, "short_run", summary->short_run,
-                   "start_differs", summary->start_differs, "identical", summary->identical, "gap_percent",
-                   compare_real(summary->gap_percent), "half_width_percent", compare_real(summary->half_width_percent),
-                   "margin_percent", compare_real(summary->margin_percent), "spread_percent",
-                   compare_real(summary->spread_percent), "floor_source", floor, "aa_pairs", (json_int_t)aa->count,
-                   "aa_says", aa->says, "steps_needed", (json_int_t)summary->steps_needed, "pairs_needed", (json_int_t)summary->pairs_needed,
-                   "pairs", pairs);
+  return json_pack("{ss ss sI sI sb sb sb sb so so so so ss sI sO sI sI so}", "verdict",
+                   loss_verdict_names[summary->verdict], "reason", loss_reason_texts[summary->reason], "pair_count",
+                   (json_int_t)summary->pairs, "decisive", (json_int_t)summary->decisive, "recipe", summary->recipe,
+                   "short_run", summary->short_run, "start_differs", summary->start_differs, "identical", summary->identical,
+                   "gap_percent", compare_real(summary->gap_percent), "half_width_percent",
+                   compare_real(summary->half_width_percent), "margin_percent", compare_real(summary->margin_percent),
+                   "spread_percent", compare_real(summary->spread_percent), "floor_source", floor, "aa_pairs",
+                   (json_int_t)aa->count, "aa_says", aa->says, "steps_needed", (json_int_t)summary->steps_needed,
+                   "pairs_needed", (json_int_t)summary->pairs_needed, "pairs", pairs);
 }
 
 /* null when no pair has losses on both sides. */
@@ -308,10 +309,11 @@ static char *overlap_says(const json_t *comparison, const json_t *pair) {
   }
   int64_t longer = counts[0] > counts[1] ? counts[0] : counts[1], common = report_number(pair, "common");
   int shorter = last[1] < last[0];
-  char *end = last[0] == last[1] ? b200_format("%s", "")
-                                 : b200_format("; the %s's end at step %" PRId64 ", the %s's go on to %" PRId64 "%s",
-                                               side_names[shorter], last[shorter], side_names[!shorter], last[!shorter],
-                                               partial[shorter] ? ", and a log of it has no end: it was killed or runs" : "");
+  char *end = last[0] == last[1]
+                  ? b200_format("%s", "")
+                  : b200_format("; the %s's end at step %" PRId64 ", the %s's go on to %" PRId64 "%s", side_names[shorter],
+                                last[shorter], side_names[!shorter], last[!shorter],
+                                partial[shorter] ? ", and a log of it has no end: it was killed or runs" : "");
   char *text = b200_format("%s: %" PRId64 " of %" PRId64 " losses, and %.0f are needed (%.0f %%)%s",
                            loss_reason_texts[LOSS_BY_OVERLAP], common, longer, ceil(LOSS_OVERLAP_LEAST * (double)longer),
                            100 * LOSS_OVERLAP_LEAST, end);
@@ -374,8 +376,9 @@ static void add_loss_warnings(json_t *also, const struct loss_summary *summary, 
   if (summary->verdict == LOSS_INCONCLUSIVE)
     add_what_would_decide(also, summary, pair);
   if (judged && report_number(pair, "shift"))
-    add_line(also, b200_format("one side's steps are counted, not printed: 1 is %s the candidate's, with which the curves match",
-                               report_number(pair, "shift") > 0 ? "added to" : "taken from"));
+    add_line(also,
+             b200_format("one side's steps are counted, not printed: 1 is %s the candidate's, with which the curves match",
+                         report_number(pair, "shift") > 0 ? "added to" : "taken from"));
   if (summary->short_run && summary->verdict == LOSS_EQUIVALENT && !summary->identical)
     add_line(also,
              b200_format("equivalent at %" PRId64 " steps: below %d a recipe that gets worse later can still look equal",
@@ -422,9 +425,10 @@ static char *slowdown_says(const json_t *comparison) {
   double native = report_real(gemms, "model_native_s"), narrow = report_real(gemms, "model_narrow_s");
   if (strcmp(report_string(clock, "verdict"), speed_verdict_names[SPEED_SLOWER]) != 0 || !(narrow > native && native > 0))
     return NULL;
-  return b200_format("by the cost model the converted GEMMs (not all of the step's) take %.2f times as long as unconverted: "
-                     "they are too small to earn back their quantisation, and B200OPT_STRATEGY=performant would leave them alone",
-                     narrow / native);
+  return b200_format(
+      "by the cost model the converted GEMMs (not all of the step's) take %.2f times as long as unconverted: "
+      "they are too small to earn back their quantisation, and B200OPT_STRATEGY=performant would leave them alone",
+      narrow / native);
 }
 
 /* Jobs that share a folder by chance are taken for runs of one arm. */
@@ -462,8 +466,9 @@ static char *no_loss_says(const struct compare_arm *const arms[2]) {
 }
 
 /* A candidate whose loss is no number has failed whatever else differs; then comes what makes comparing meaningless. */
-static json_t *make_verdict(const json_t *comparison, const struct compare_arm *const arms[2], const struct loss_summary *summary, bool has_loss,
-                            const struct compare_failure *failures, size_t failure_count) {
+static json_t *make_verdict(const json_t *comparison, const struct compare_arm *const arms[2],
+                            const struct loss_summary *summary, bool has_loss, const struct compare_failure *failures,
+                            size_t failure_count) {
   const json_t *loss = json_object_get(comparison, "loss"), *pairs = json_object_get(loss, "pairs");
   const json_t *pair = json_array_get(pairs, summary->decisive);
   json_t *also = json_array();
@@ -521,7 +526,8 @@ json_t *compare_make(const struct compare_arm *const arms[2], const char *const 
   json_object_set_new(comparison, "gemms", compare_gemms(arms));
   json_object_set_new(comparison, "environment", compare_environment(arms));
   json_object_set_new(comparison, "notes", all_notes(arms));
-  json_object_set_new(comparison, "verdict", make_verdict(comparison, arms, &summary, first.a != NULL, failures, failure_count));
+  json_object_set_new(comparison, "verdict",
+                      make_verdict(comparison, arms, &summary, first.a != NULL, failures, failure_count));
   return comparison;
 }
 

@@ -139,7 +139,7 @@ struct loss_pair {
   bool growing;
 
   size_t steps_advised;
-  size_t steps_needed; /* common steps in all that would decide if nothing else changes, of INCONCLUSIVE; 0: these would not */
+  size_t steps_needed; /* common steps in all that would decide, of INCONCLUSIVE; 0: more steps alone would not */
   size_t pairs_needed; /* pairs in all that would decide, where steps would not; 0: not an answer */
 
   /* Advisory: no verdict depends on these. */

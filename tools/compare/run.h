@@ -104,7 +104,7 @@ struct compare_run {
 
 struct compare_arm {
   char *path;
-  bool pooled; /* several jobs' logs lie in it beside each other, and count as its runs */
+  bool pooled;              /* several jobs' logs lie in it beside each other, and count as its runs */
   struct compare_run *runs; /* by name, run-2 before run-10 */
   size_t run_count;
   char **notes; /* what was left out, one line each */

@@ -66,7 +66,8 @@ static void print_verdict(const struct report_text *text, const json_t *comparis
   for (int side = 0; side < 2; side++) {
     const json_t *arm = json_object_get(comparison, side_names[side]), *runs = json_object_get(arm, "runs");
     const json_t *first = json_array_get(runs, 0);
-    bool logs = strcmp(report_string(first, "source"), compare_source_names[COMPARE_LOGS]) == 0, several = json_array_size(runs) > 1;
+    bool logs = strcmp(report_string(first, "source"), compare_source_names[COMPARE_LOGS]) == 0,
+         several = json_array_size(runs) > 1;
     char steps[64] = "";
     if (logs)
       snprintf(steps, sizeof(steps), ", %" PRId64 " steps in the logs", report_number(first, "steps"));
@@ -127,13 +128,15 @@ static void print_clock(const struct report_text *text, const json_t *clock) {
   if (is_known(clock, "low"))
     line(text, "", "ratio %.3f [%.3f, %.3f], %s", report_real(clock, "ratio"), report_real(clock, "low"),
          report_real(clock, "high"),
-         json_is_true(json_object_get(clock, "run_is_unit")) ? "over runs"
-                                                             : "over steps; how runs differ is not in it: that takes three of each arm");
+         json_is_true(json_object_get(clock, "run_is_unit"))
+             ? "over runs"
+             : "over steps; how runs differ is not in it: that takes three of each arm");
   else if (is_known(clock, "ratio"))
     line(text, "", "ratio %.3f, no interval", report_real(clock, "ratio"));
   if (is_known(a, "steady_s") && is_known(b, "steady_s") && !strstr(report_string(clock, "measure"), "per token"))
-    line(text, "", "steady step %.3f ms against %.3f ms (median); end to end %.3f against %.3f (mean)", 1e3 * report_real(b, "steady_s"),
-         1e3 * report_real(a, "steady_s"), 1e3 * report_real(b, "end_to_end_s"), 1e3 * report_real(a, "end_to_end_s"));
+    line(text, "", "steady step %.3f ms against %.3f ms (median); end to end %.3f against %.3f (mean)",
+         1e3 * report_real(b, "steady_s"), 1e3 * report_real(a, "steady_s"), 1e3 * report_real(b, "end_to_end_s"),
+         1e3 * report_real(a, "end_to_end_s"));
   if (is_known(a, "tokens_per_s") && is_known(b, "tokens_per_s"))
     line(text, "", "tokens/s %.1f against %.1f%s", report_real(b, "tokens_per_s"), report_real(a, "tokens_per_s"),
          strcmp(report_string(clock, "clock"), "host") == 0 ? ", as the job printed them" : "");
@@ -154,7 +157,8 @@ static void print_split(const struct report_text *text, const json_t *split) {
   const json_t *a = json_object_get(split, "baseline"), *b = json_object_get(split, "candidate"),
                *d = json_object_get(split, "difference");
   const json_t *steps = json_object_get(split, "steps");
-  line(text, "split", "mean of the first runs' steps whose GEMMs were timed: %" PRId64 " of the baseline, %" PRId64 " of the candidate",
+  line(text, "split",
+       "mean of the first runs' steps whose GEMMs were timed: %" PRId64 " of the baseline, %" PRId64 " of the candidate",
        (int64_t)json_integer_value(json_array_get(steps, 0)), (int64_t)json_integer_value(json_array_get(steps, 1)));
   report_table_line(text, "  %-24s %12s %12s %12s",
                     strcmp(report_string(split, "clock"), "modelled") == 0 ? "modelled ms" : "device ms", "baseline",
