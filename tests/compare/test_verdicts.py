@@ -344,7 +344,7 @@ def test_figures_of_a_clock_are_of_all_runs(tmp_path):
     assert host["baseline"]["end_to_end_s"] / host["candidate"]["end_to_end_s"] == pytest.approx(2.5, rel=0.1)
     says = text_of(tmp_path / "a", tmp_path / "b")
     assert "as the job printed them" in says and "mean of the first runs' steps whose GEMMs were timed: 1" in says
-    assert "how runs differ is not in it: that takes three of each arm" in says
+    assert "over steps, without what runs differ by" in says and "how much runs differ in speed is not in it, which takes 3 runs" in says
 
 
 def test_only_numbers_that_mean_something_are_printed(tmp_path):

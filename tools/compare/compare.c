@@ -488,6 +488,12 @@ static json_t *make_verdict(const json_t *comparison, const struct compare_arm *
   free(failed);
   add_pooled(also, arms);
   add_line(also, speed_says(json_object_get(comparison, "throughput")));
+  const json_t *clock = json_array_get(json_object_get(json_object_get(comparison, "throughput"), "clocks"), 0);
+  if (json_is_number(json_object_get(clock, "low")) && !json_is_true(json_object_get(clock, "run_is_unit")))
+    add_line(also,
+             b200_format("that interval is over steps: how much runs differ in speed is not in it, which takes %d runs "
+                         "of each arm",
+                         SPEED_RUNS));
   char *slowdown = slowdown_says(comparison);
   if (slowdown)
     add_line(also, slowdown);

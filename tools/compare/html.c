@@ -410,11 +410,11 @@ static void write_clock_table(struct page *page, const json_t *clock) {
   bool tokens = strstr(report_string(clock, "measure"), "per token") != NULL;
   json_t *rows = json_array(), *table;
   clock_row(rows, tokens ? "steady, us per token" : "steady step, ms", sides, "steady_s", true);
-  clock_row(rows, "95th percentile, ms", sides, "p95_s", true);
+  clock_row(rows, "95th percentile, ms (first run)", sides, "p95_s", true);
   clock_row(rows, "end to end, ms a step", sides, "end_to_end_s", true);
-  clock_row(rows, "steps", sides, "steps", false);
-  clock_row(rows, "warm-up left out", sides, "warm_up", false);
-  clock_row(rows, "exceptional steps", sides, "exceptional", false);
+  clock_row(rows, "steps (first run)", sides, "steps", false);
+  clock_row(rows, "warm-up left out (first run)", sides, "warm_up", false);
+  clock_row(rows, "exceptional steps (first run)", sides, "exceptional", false);
   clock_row(rows, "tokens per second", sides, "tokens_per_s", false);
   clock_row(rows, "cost of 1,000 steps", sides, "cost_per_1000_steps", false);
   clock_row(rows, "tokens per unit of money", sides, "tokens_per_unit", false);

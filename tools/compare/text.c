@@ -128,9 +128,7 @@ static void print_clock(const struct report_text *text, const json_t *clock) {
   if (is_known(clock, "low"))
     line(text, "", "ratio %.3f [%.3f, %.3f], %s", report_real(clock, "ratio"), report_real(clock, "low"),
          report_real(clock, "high"),
-         json_is_true(json_object_get(clock, "run_is_unit"))
-             ? "over runs"
-             : "over steps; how runs differ is not in it: that takes three of each arm");
+         json_is_true(json_object_get(clock, "run_is_unit")) ? "over runs" : "over steps, without what runs differ by");
   else if (is_known(clock, "ratio"))
     line(text, "", "ratio %.3f, no interval", report_real(clock, "ratio"));
   if (is_known(a, "steady_s") && is_known(b, "steady_s") && !strstr(report_string(clock, "measure"), "per token"))
