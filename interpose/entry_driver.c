@@ -98,9 +98,11 @@ static CUresult observe_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 
 static CUresult observe_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
   enum b200_owner owner = B200_CALLER();
-  if (!b200_memory_pools() || !dptr || bytesize == 0)
-    return granted(B200_SYM_cuMemAlloc_v2, B200_REAL(cuda, cuMemAlloc_v2)(dptr, bytesize), owner, dptr, bytesize,
-                   B200_OOM_ALLOC);
+  if (!b200_memory_pools() || !dptr || bytesize == 0) {
+    CUresult answer = B200_REAL(cuda, cuMemAlloc_v2)(dptr, bytesize);
+    b200_memory_passed_early(answer == CUDA_SUCCESS);
+    return granted(B200_SYM_cuMemAlloc_v2, answer, owner, dptr, bytesize, B200_OOM_ALLOC);
+  }
   bool by_headroom = false;
   uint64_t address = 0, held = bytesize;
   CUresult status = (CUresult)b200_memory_alloc(owner, bytesize, &address, &held, &by_headroom);

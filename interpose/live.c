@@ -80,8 +80,10 @@ static void set_step(struct b200_meter *meter, const struct b200_step *step) {
   double flops = (double)(end->gemm_flops - start->gemm_flops);
   b200_meter_set(meter, B200_METRIC_step, (double)step->index);
   b200_meter_set(meter, B200_METRIC_steps, (double)(step->index + 1));
-  b200_meter_set(meter, B200_METRIC_step_s, seconds);
-  b200_meter_set(meter, B200_METRIC_gemm_flops_per_s, flops / seconds);
+  if (!step->last) { /* whose time is not like the others' */
+    b200_meter_set(meter, B200_METRIC_step_s, seconds);
+    b200_meter_set(meter, B200_METRIC_gemm_flops_per_s, flops / seconds);
+  }
   b200_meter_set(meter, B200_METRIC_gemm_flops, (double)end->gemm_flops);
   b200_meter_set(meter, B200_METRIC_coll_calls, (double)end->coll_calls);
   b200_meter_set(meter, B200_METRIC_coll_bytes, (double)end->coll_bytes);
@@ -95,6 +97,8 @@ bool b200_live_step(struct b200_live *live, const struct b200_step *step) {
     mark(step, "first", 1);
   if (step->interrupted)
     mark(step, "interrupted", 1);
+  if (step->last)
+    mark(step, "last", 1);
   if (optimizer_steps > 0)
     mark(step, "optimizer", optimizer_steps);
   if (b200_step_sources_step(&live->sources, step, live->told))

@@ -39,7 +39,7 @@ static struct {
   } driver;
   unsigned char fill;
   atomic_int groups;
-  _Atomic uint64_t rescues;
+  _Atomic uint64_t rescues, early;               /* early: allocations before there was a pool */
   pthread_mutex_t lock;                          /* of what follows */
   _Atomic uint64_t contexts[B200_POOL_CONTEXTS]; /* seen; read without the lock */
   struct {
@@ -207,7 +207,13 @@ void b200_memory_start(const struct b200_config *config) {
   }
   memory.fill = config->memory_fill == B200_MEMORY_FILL_POISON ? 0xff : 0;
   b200_pool_init(&memory.pool, &ops, &pool);
+  memory.pool.stats.passed = memory.pool.stats.driver_calls = atomic_load(&memory.early);
   atomic_store(&b200_memory_is_pooling, true);
+}
+
+void b200_memory_passed_early(bool granted) {
+  if (granted && !b200_memory_pools())
+    atomic_fetch_add_explicit(&memory.early, 1, memory_order_relaxed);
 }
 
 void b200_memory_stop(void) {
@@ -221,6 +227,7 @@ void b200_memory_forget(void) {
   pthread_mutex_init(&memory.lock, NULL);
   atomic_store(&memory.groups, 0);
   atomic_store(&memory.rescues, 0);
+  atomic_store(&memory.early, 0);
   for (int i = 0; i < B200_POOL_CONTEXTS; i++)
     atomic_store(&memory.contexts[i], 0);
   memset(memory.primaries, 0, sizeof memory.primaries);

@@ -27,6 +27,9 @@
 
 /* pre: `config` outlives everything. Says what it cannot do. */
 void b200_memory_start(const struct b200_config *config);
+/* An allocation that the driver answered without a pool. The library starts behind the call that shows CUDA to work, which
+   may be one: the pool counts those before it as passed through. */
+void b200_memory_passed_early(bool granted);
 /* The process is ending: everything passes through, and the driver is not called any more. */
 void b200_memory_stop(void);
 /* In a forked child. */

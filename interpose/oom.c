@@ -143,24 +143,30 @@ static void advise(const struct facts *facts, struct text *out) {
   uint64_t whole = (facts->bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
   uint64_t lacking = less(whole, available), ours = facts->owners[B200_OWNER_B200OPT].current_bytes;
   uint64_t unseen = less(less(facts->total_bytes, facts->free_bytes), facts->held_bytes + facts->pool.stats.idle_bytes);
-  bool pytorch = facts->owner == B200_OWNER_PYTORCH;
+  uint64_t torch_holds = facts->owners[B200_OWNER_PYTORCH].current_bytes;
+  bool pytorch = facts->owner == B200_OWNER_PYTORCH, torch_could_yield = torch_holds > 0 && torch_holds >= lacking;
   if (facts->by_headroom && facts->knows_device && lacking == 0)
     add(out, "B200OPT_MEMORY_RESERVE_MB=%llu lets it in; ", (unsigned long long)((available - whole) / MIB));
-  if (!pytorch) {
+  if (!pytorch && torch_could_yield) {
     uint64_t reserve = facts->owners[facts->owner].current_bytes + 2 * whole;
     add(out, "B200OPT_MEMORY=pool B200OPT_MEMORY_RESERVE_MB=%llu keeps PyTorch from taking what %s needs; ",
         (unsigned long long)((reserve + 256 * MIB - 1) / (256 * MIB) * 256), b200_owner_names[facts->owner]);
   }
   if (facts->knows_device && ours > 0 && ours >= lacking)
     add(out, "B200OPT_WORKSPACE_MB=%llu frees enough; ", (unsigned long long)(less(ours, lacking) / MIB));
-  if (!atomic_load(&oom.creates) && facts->owners[B200_OWNER_PYTORCH].current_bytes > 0 &&
-      (facts->way == B200_OOM_ALLOC || !pytorch))
-    add(out, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets PyTorch reuse the holes in its segments; ");
+  if (!atomic_load(&oom.creates) && torch_could_yield && (facts->way == B200_OOM_ALLOC || !pytorch))
+    add(out,
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets PyTorch reuse the holes in its segments, if its own message "
+        "names much memory that is reserved but unallocated; ");
   if (facts->knows_device && unseen > 2048 * MIB && unseen >= lacking)
     add(out, "%s is held by what cannot be seen from here, other processes or the CUDA context (see nvidia-smi); ",
         size_of(unseen).text);
-  add(out, "else %s less: a smaller batch, shorter sequences or activation checkpointing",
-      size_of(facts->knows_device && lacking ? lacking : whole).text);
+  struct size need = size_of(facts->knows_device && lacking ? lacking : whole);
+  if (pytorch || torch_could_yield)
+    add(out, "else %s less: a smaller batch, shorter sequences or activation checkpointing", need.text);
+  else
+    add(out, "%s less held by others than PyTorch, which holds %s, or a device with more memory", need.text,
+        size_of(torch_holds).text);
 }
 
 /* "-0.25 s +512.0 MiB nccl, …", the last first. */
@@ -187,8 +193,11 @@ static void tell(const struct facts *facts, const struct text *advice, const str
   if (atomic_fetch_add(&oom.shown, 1) >= POST_MORTEMS_SHOWN)
     return;
   list_owners(facts, &owners);
-  add(&out, "b200opt: oom: rank %d: %s asked for %s (%s) %u times and did not get it%s\n", oom.rank,
-      b200_owner_names[facts->owner], size_of(facts->bytes).text, ways[facts->way], facts->failures,
+  add(&out, "b200opt: oom: ");
+  if (oom.rank >= 0)
+    add(&out, "rank %d: ", oom.rank);
+  add(&out, "%s asked for %s (%s) %u times and did not get it%s\n", b200_owner_names[facts->owner],
+      size_of(facts->bytes).text, ways[facts->way], facts->failures,
       facts->by_headroom ? ": it is kept for NCCL and cuBLAS" : "");
   if (facts->knows_device)
     add(&out, "b200opt: oom: the device has %s, of which %s are free; nobody known holds %s (context, other processes)\n",

@@ -666,6 +666,11 @@ static void put_versions(struct b200_line *line) {
   b200_line_object_end(line);
 }
 
+/* The virtual node's driver brings its core library along, whose functions no other driver has. */
+static bool is_virtual_node(void) {
+  return b200_library_symbol(B200_LIBRARY_cuda, "vnode_usable") != NULL;
+}
+
 static void put_gpu(struct b200_line *line) {
   char name[128] = "";
   int device = 0;
@@ -675,6 +680,8 @@ static void put_gpu(struct b200_line *line) {
     device = 0; /* no context on this thread; the devices of a node are alike */
   if (name_of && name_of(name, sizeof name, device) == 0)
     b200_line_text(line, B200_FIELD_header_gpu, name);
+  if (is_virtual_node())
+    b200_line_int(line, B200_FIELD_header_virtual_node, 1);
 }
 
 static void put_config(struct b200_line *line) {

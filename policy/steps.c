@@ -43,15 +43,21 @@ bool b200_steps_at_boundary(const struct b200_steps *steps) {
   return !b200_steps_searching(steps) && (steps->count - steps->origin) % steps->period == 0;
 }
 
-static void hand_out(struct b200_steps *steps, const struct b200_totals *start, const struct b200_totals *end) {
+static void hand_out_as(struct b200_steps *steps, const struct b200_totals *start, const struct b200_totals *end,
+                        bool last) {
   struct b200_step step = {.generation = steps->generation,
                            .index = steps->index++,
                            .period = steps->period,
                            .interrupted = steps->interrupted,
+                           .last = last,
                            .start = *start,
                            .end = *end};
   steps->interrupted = false;
   steps->sink(steps->context, &step);
+}
+
+static void hand_out(struct b200_steps *steps, const struct b200_totals *start, const struct b200_totals *end) {
+  hand_out_as(steps, start, end, false);
 }
 
 /* Operation of the given age: 0 is the newest. */
@@ -250,6 +256,8 @@ void b200_steps_finish(struct b200_steps *steps, const struct b200_totals *now) 
   if (b200_steps_searching(steps) || steps->count <= steps->origin)
     return;
   uint64_t done = (steps->count - steps->origin) % steps->period;
+  struct b200_totals end = *now;
+  end.t_ns = totals_at(steps, steps->count - 1)->t_ns;
   if (done == 0)
-    hand_out(steps, &steps->begin, now);
+    hand_out_as(steps, &steps->begin, &end, true);
 }

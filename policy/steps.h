@@ -44,6 +44,7 @@ struct b200_step {
   uint64_t index;      /* from 0 within the generation */
   uint32_t period;     /* operations */
   bool interrupted;    /* work that is no part of a step came before it */
+  bool last;           /* the stream ended: it ends with its last operation, not with its successor's first */
   struct b200_totals start, end;
 };
 
@@ -77,7 +78,8 @@ void b200_steps_start(struct b200_steps *steps, uint32_t told, b200_step_sink si
  */
 void b200_steps_add(struct b200_steps *steps, uint64_t signature, bool reduces, const struct b200_totals *before);
 
-/* The stream has ended: hands out the last step when all its operations were seen. `now`: totals at the end. */
+/* The stream has ended: hands out the last step when all its operations were seen. `now`: totals at the end;
+   their time is not the step's, as what ends a job (checkpoints, the interpreter's exit) is no part of a step. */
 void b200_steps_finish(struct b200_steps *steps, const struct b200_totals *now);
 
 /* True while no step has been found, or the stream has left its pattern. */

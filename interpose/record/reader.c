@@ -79,7 +79,7 @@ struct step_time {
 };
 struct step_mark {
   int64_t gen, step, count;
-  enum { MARK_FIRST, MARK_INTERRUPTED, MARK_OPTIMIZER } what;
+  enum { MARK_FIRST, MARK_INTERRUPTED, MARK_OPTIMIZER, MARK_LAST } what;
 };
 
 struct reading {
@@ -133,6 +133,7 @@ static void add_header(struct reading *reading, json_t *object, const struct b20
   log->unix_ns = line->header_unix_ns;
   if (line->header_producer[0])
     log->node = strncmp(line->header_producer, "vnode", 5) == 0;
+  log->is_virtual = log->node || line->header_virtual_node == 1;
   if (line->header_format > B200_LOG_FORMAT && first_of_kind(reading, NOTE_FORMAT))
     note(reading->logs, "%s:1: format %lld is newer than %d, the newest that is known", log->path,
          (long long)line->header_format, B200_LOG_FORMAT);
@@ -253,6 +254,7 @@ static void join_steps(struct reading *reading) {
       continue;
     step->first = step->first || mark->what == MARK_FIRST;
     step->interrupted = step->interrupted || mark->what == MARK_INTERRUPTED;
+    step->last = step->last || mark->what == MARK_LAST;
     if (mark->what == MARK_OPTIMIZER)
       step->optimizer = b200_add(step->optimizer, mark->count);
   }
@@ -589,7 +591,7 @@ static void add_time(struct reading *reading, const struct b200_log_line *line) 
 
 static void add_mark(struct reading *reading, const struct b200_log_line *line) {
   static const char *const names[] = {
-      [MARK_FIRST] = "first", [MARK_INTERRUPTED] = "interrupted", [MARK_OPTIMIZER] = "optimizer"};
+      [MARK_FIRST] = "first", [MARK_INTERRUPTED] = "interrupted", [MARK_OPTIMIZER] = "optimizer", [MARK_LAST] = "last"};
   for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
     if (strcmp(line->mark_what, names[i]) == 0)
       *ADD(reading->marks, reading->mark_count) = (struct step_mark){line->mark_gen, line->mark_step, line->mark_count, i};

@@ -38,6 +38,7 @@ struct b200_log_step {
   int64_t hbm[B200_OWNER_COUNT]; /* bytes held */
   bool timed;                    /* `time` holds something */
   bool first, interrupted;       /* no ordinary step: the first; evaluation, checkpoint or the like came before it */
+  bool last;                     /* … none follows: it ends with its last operation, earlier than others */
   int64_t optimizer;             /* how often PyTorch's optimizer stepped in it, as far as that is known */
   struct b200_log_time time;
 };
@@ -177,9 +178,10 @@ struct b200_log_text {
 
 struct b200_log {
   char *path;
-  bool node;    /* the virtual node's own count, not the shim's */
-  bool partial; /* no `end` line: the process was killed, or still runs */
-  char *order;  /* of the node's count, "" without; and its seed, races, modelled time */
+  bool node;       /* the virtual node's own count, not the shim's */
+  bool is_virtual; /* of a job on the virtual node, whoever wrote it */
+  bool partial;    /* no `end` line: the process was killed, or still runs */
+  char *order;     /* of the node's count, "" without; and its seed, races, modelled time */
   int64_t seed, races, modelled_ns;
   int64_t lines;
 

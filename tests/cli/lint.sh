@@ -43,6 +43,10 @@ lint 1 'hurts     NCCL_CUMEM_ENABLE=0: .*'
 lint 1 'right     the variables, and 0 rules'
 with='PYTORCH_ALLOC_CONF=garbage_collection_threshold:0.8'
 lint 0 'right     the variables, and 0 rules'
+with='B200OPT_MEMORY_RESERVE_MB=512'
+lint 1 'hurts     B200OPT_MEMORY_RESERVE_MB and B200OPT_MEMORY_FILL do nothing without B200OPT_MEMORY=pool'
+with='B200OPT_MEMORY_RESERVE_MB=512 B200OPT_MEMORY=pool'
+lint 0 'right     the variables, and 0 rules'
 
 # one shape
 with='B200OPT_PRECISION=fp8'

@@ -71,7 +71,10 @@ static void fill_device(void) {
   p_cudaGetLastError();
 }
 
-static int communicate(bool frees_first) {
+/* Cached memory leaves NCCL no room, is freed in time, or is not there at all. */
+enum before { KEEP, FREE, ALONE };
+
+static int communicate(enum before before) {
   ncclResult_t (*init)(ncclComm_t *, int, const int *) = NULL;
   ncclResult_t (*destroy)(ncclComm_t) = NULL;
   ncclComm_t comms[DEVICES] = {NULL};
@@ -79,11 +82,11 @@ static int communicate(bool frees_first) {
     return 77;
   *(void **)&init = dlsym(RTLD_DEFAULT, "ncclCommInitAll");
   *(void **)&destroy = dlsym(RTLD_DEFAULT, "ncclCommDestroy");
-  for (int device = 0; device < DEVICES; device++) {
+  for (int device = 0; device < DEVICES && before != ALONE; device++) {
     MUST(p_cudaSetDevice(device));
     void *kept = want(256 * MIB);
     fill_device();
-    if (frees_first) {
+    if (before == FREE) {
       empty_cache();
       MUST(p_cudaFree(kept));
     }
@@ -111,13 +114,19 @@ static int retries(int count) {
 
 int main(int argc, char **argv) {
   load_functions();
-  MUST(p_cudaFree(NULL));
   void *first;
+  if (argc == 2 && !strcmp(argv[1], "first")) { /* this very call makes the library start */
+    MUST(p_cudaMalloc(&first, 8 * MIB));
+    return 0;
+  }
+  MUST(p_cudaFree(NULL));
   MUST(p_cudaMalloc(&first, MIB));
   if (argc == 2 && !strcmp(argv[1], "nccl"))
-    return communicate(false);
+    return communicate(KEEP);
+  if (argc == 2 && !strcmp(argv[1], "alone"))
+    return communicate(ALONE);
   if (argc == 2 && !strcmp(argv[1], "rescue"))
-    return communicate(true);
+    return communicate(FREE);
   if (argc == 3 && !strcmp(argv[1], "retries"))
     return retries(atoi(argv[2]));
   if (argc == 3 && !strcmp(argv[1], "large")) {
@@ -126,6 +135,6 @@ int main(int argc, char **argv) {
     printf("fits\n");
     return 0;
   }
-  fprintf(stderr, "usage: limit nccl|rescue|retries N|large MIB\n");
+  fprintf(stderr, "usage: limit first|nccl|alone|rescue|retries N|large MIB\n");
   return 2;
 }

@@ -25,13 +25,28 @@ def test_headroom_saves_nccl(tmp_path):
     for arm in ("bare", "off", "observe", "pool"):
         done = limit(arm, tmp_path, "nccl")
         assert (done.returncode, "ncclCommInitAll 1\n" in done.stdout) == (OUT_OF_MEMORY, True), (arm, done.stdout + done.stderr)
-        assert ("b200opt: oom: rank -1: nccl asked for 240.0 MiB (cuMemCreate) 1 times" in done.stderr) == (arm in ("observe", "pool")), done.stderr
+        assert ("b200opt: oom: nccl asked for 240.0 MiB (cuMemCreate) 1 times" in done.stderr) == (arm in ("observe", "pool")), done.stderr
     advice = advice_of(tmp_path, "observe")
     assert advice["B200OPT_MEMORY"] == "pool" and int(advice["B200OPT_MEMORY_RESERVE_MB"]) > 480
     followed = limit("observe", tmp_path / "followed", "nccl", **advice)
     assert (followed.returncode, followed.stdout) == (0, "ncclCommInitAll 0\n"), followed.stdout + followed.stderr
     assert sum(r["refused"] for r in records(tmp_path / "followed", "observe", "pool")) > 0
     assert not [r for r in records(tmp_path / "followed", "observe", "oom") if r.get("final")]
+
+
+def test_no_advice_about_pytorch_that_holds_nothing(tmp_path):
+    done = limit("observe", tmp_path, "alone", B200OPT_VNODE_MEMORY_GB="1")
+    assert done.returncode == OUT_OF_MEMORY, done.stdout + done.stderr
+    advice = [r["advice"] for r in records(tmp_path, "observe", "oom") if r.get("final")]
+    assert advice and all(re.search(r"MiB less held by others than PyTorch, which holds [1-9]\.0 MiB", a) for a in advice), advice
+    assert not any(word in a for a in advice for word in ("RESERVE_MB", "expandable", "smaller batch")), advice
+
+
+def test_the_allocation_that_starts_the_library_is_counted(tmp_path):
+    assert limit("pool", tmp_path, "first").returncode == 0
+    assert summed(tmp_path, "pool", "passed") == 1 and summed(tmp_path, "pool", "misses") == 0
+    (header,) = records(tmp_path, "pool", "header")
+    assert header["virtual_node"] == 1, header
 
 
 def test_what_was_freed_is_there_for_nccl(tmp_path):
@@ -65,10 +80,16 @@ def test_post_mortem_names_who_holds_it(arm, tmp_path):
     assert final["owner"] == "pytorch" and final["failures"] == 2 and final["why"] == "driver"
     assert final["held"] == {"pytorch": 513 << 20} and final["total"] == 2 << 30
     assert final["total"] - (1200 << 20) < final["free"] < final["total"] - (513 << 20)
-    assert "expandable_segments:True" in final["advice"] and "smaller batch" in final["advice"]
+    assert "expandable_segments" not in final["advice"] and "smaller batch" in final["advice"]  # no holes are that large
     lines = done.stderr.splitlines()
     assert all(line.startswith("b200opt: oom: ") for line in lines) and "pytorch asked for 1.76 GiB" in lines[0], done.stderr
     assert lines[-1].startswith("b200opt: oom: advice: ")
+
+
+def test_holes_are_named_where_they_could_be_large_enough(tmp_path):
+    assert limit("observe", tmp_path, "large", 1400).returncode == OUT_OF_MEMORY
+    (final,) = [r for r in records(tmp_path, "observe", "oom") if r.get("final")]
+    assert "expandable_segments:True" in final["advice"] and "reserved but unallocated" in final["advice"], final
 
 
 def test_headroom_that_is_too_large_says_which_would_do(tmp_path):

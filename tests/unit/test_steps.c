@@ -12,6 +12,7 @@ struct found {
     uint64_t steps, period;
     uint64_t first_start_ns, last_end_ns, interrupted, interrupted_start_ns;
   } generations[64];
+  uint64_t lasts; /* steps that the end of the stream ended */
 };
 
 static struct b200_steps *steps;
@@ -28,6 +29,7 @@ static void note(void *context, const struct b200_step *step) {
   to->generations[step->generation].interrupted += step->interrupted;
   if (step->interrupted)
     to->generations[step->generation].interrupted_start_ns = step->start.t_ns;
+  to->lasts += step->last;
   to->generations[step->generation].last_end_ns = step->end.t_ns;
 }
 
@@ -250,6 +252,19 @@ START_TEST(a_long_run_forgets_and_counts_on) {
 }
 END_TEST
 
+START_TEST(the_last_step_ends_with_its_last_operation) {
+  begin(0);
+  for (int step = 0; step < 10; step++)
+    fsdp2_step(2);
+  ck_assert_uint_eq(found.lasts, 0);
+  uint64_t last_ns = clock_ns - 1;
+  clock_ns += 3000000000; /* a checkpoint, the interpreter's exit */
+  expect(10, fsdp2_period(2));
+  ck_assert_uint_eq(found.generations[best()].last_end_ns, last_ns);
+  ck_assert_uint_eq(found.lasts, 1);
+}
+END_TEST
+
 START_TEST(boundaries_are_known_in_advance) {
   begin(0);
   for (int step = 0; step < 10; step++)
@@ -278,6 +293,7 @@ END_TEST
   X(noise_has_no_steps) \
   X(the_user_may_tell_the_period) \
   X(a_long_run_forgets_and_counts_on) \
+  X(the_last_step_ends_with_its_last_operation) \
   X(boundaries_are_known_in_advance)
 /* clang-format on */
 UNIT_MAIN("steps", CASES)

@@ -151,6 +151,12 @@ static bool hurts_two_names(const struct settings_facts *facts) {
   return now && before && strcmp(now, before) != 0;
 }
 
+static bool hurts_reserve_without_pool(const struct settings_facts *facts) {
+  const char *reserve = variable(facts, "B200OPT_MEMORY_RESERVE_MB"), *fill = variable(facts, "B200OPT_MEMORY_FILL");
+  bool asks = (reserve && strtol(reserve, NULL, 10) > 0) || (fill && !is(fill, "off"));
+  return asks && !is(variable(facts, "B200OPT_MEMORY"), "pool");
+}
+
 bool settings_hurt(const struct settings_facts *facts, enum settings_row row) {
   static bool (*const conditions[])(const struct settings_facts *) = {
 #define B200_SETTING(name, text, source) hurts_##name,

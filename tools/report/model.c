@@ -424,7 +424,7 @@ static json_t *run_names(const struct b200_logs *logs) {
 }
 
 static bool is_virtual(const struct chosen *node, const struct b200_log *log) {
-  return node->count > 0 || strstr(log->gpu, "virtual") != NULL;
+  return node->count > 0 || log->is_virtual || strstr(log->gpu, "virtual") != NULL;
 }
 
 /* How the node ran the job; the job is as long as its slowest rank. */

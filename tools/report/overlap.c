@@ -17,7 +17,7 @@
    &(array)[(count)++])
 
 bool report_step_is_steady(const struct b200_log_step *step) {
-  return step->step > 0 && !step->first && !step->interrupted;
+  return step->step > 0 && !step->first && !step->interrupted && !step->last;
 }
 
 /* A quotient, or null where there is none. */
