@@ -928,6 +928,8 @@ static void child_after_fork(void) {
   atomic_store(&rt.early_count, 0);
   b200_libc_forget();
   set_all_targets(true);
+  if (atomic_load(&rt.state) == COLD) /* the parent has used nothing: what the child sets before it does counts */
+    atomic_store(&rt.configured, false);
   atomic_store(&rt.state, COLD);
 }
 
