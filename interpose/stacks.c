@@ -32,6 +32,7 @@ typedef struct python_object python_object;
   X(PyFrame_GetCode, python_object *, (python_object *))                                                                    \
   X(PyObject_GetAttrString, python_object *, (python_object *, const char *))                                               \
   X(PyUnicode_AsUTF8AndSize, const char *, (python_object *, long *))                                                       \
+  X(PyErr_GetExcInfo, void, (python_object **, python_object **, python_object **))                                         \
   X(PyErr_Clear, void, (void))                                                                                              \
   X(Py_IncRef, void, (python_object *))                                                                                     \
   X(Py_DecRef, void, (python_object *))
@@ -157,6 +158,17 @@ static void print_python(char *out, size_t size) {
   drop(frame);
 }
 
+/* An exception is on its way: Python stands in a handler, not where the call was made. */
+static bool is_unwinding(void) {
+  const void *none = b200_real_dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
+  python_object *all[3] = {NULL};
+  stacks.PyErr_GetExcInfo(&all[0], &all[1], &all[2]);
+  bool handles = all[1] && all[1] != none;
+  for (int i = 0; i < 3; i++)
+    drop(all[i]);
+  return handles;
+}
+
 /* A result other than 0 would raise an exception in the job. */
 static int when_python_can(void *slot) {
   struct stack *stack = slot;
@@ -164,7 +176,9 @@ static int when_python_can(void *slot) {
   char python[PYTHON_BYTES];
   if (!atomic_compare_exchange_strong(&stack->state, &state, TAKEN))
     return 0;
-  print_python(python, sizeof python);
+  python[0] = '\0';
+  if (!is_unwinding())
+    print_python(python, sizeof python);
   put(stack, python);
   atomic_store(&stack->state, VACANT);
   return 0;

@@ -100,6 +100,21 @@ def test_file_and_line(tmp_path):
     assert all("libcudart" in r["frames"] or "libcuda" in r["frames"] for r in stacks)
 
 
+def test_no_line_while_an_exception_is_handled(tmp_path):
+    """Python may stand in the handler of what the call itself has raised."""
+    stacks = run(tmp_path, """
+import torch
+kept = [torch.empty(64 << 20, device="cuda", dtype=torch.uint8)]
+try:
+    raise ValueError
+except ValueError:
+    kept.append(torch.empty(30 << 20, device="cuda", dtype=torch.uint8))
+for _ in range(1000):
+    pass
+""")
+    assert {r["bytes"] // MIB: "python" in r for r in stacks} == {64: True, 30: False}, stacks
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_whatever_the_job_does_then(tmp_path, end):
     stacks = run(tmp_path, "import torch\ntorch.cuda.init()\nfirst = torch.empty(64 << 20, device='cuda', dtype=torch.uint8)\n" + ENDS[end],

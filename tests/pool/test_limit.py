@@ -26,6 +26,8 @@ def test_headroom_saves_nccl(tmp_path):
         done = limit(arm, tmp_path, "nccl")
         assert (done.returncode, "ncclCommInitAll 1\n" in done.stdout) == (OUT_OF_MEMORY, True), (arm, done.stdout + done.stderr)
         assert ("b200opt: oom: nccl asked for 240.0 MiB (cuMemCreate) 1 times" in done.stderr) == (arm in ("observe", "pool")), done.stderr
+    report = subprocess.run([BUILD / "b200opt", "report", tmp_path / "observe"], capture_output=True, text=True, check=True).stdout
+    assert "allocations of device memory were refused" in report and "within the steps" not in report, report
     advice = advice_of(tmp_path, "observe")
     assert advice["B200OPT_MEMORY"] == "pool" and int(advice["B200OPT_MEMORY_RESERVE_MB"]) > 480
     followed = limit("observe", tmp_path / "followed", "nccl", **advice)

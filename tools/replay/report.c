@@ -90,6 +90,7 @@ static void print_memory(const struct report_text *text, const struct replay_rep
 
 static void print_calls(const struct report_text *text, const struct replay_report *report) {
   char line[128];
+  report_line(text, "", "hits: requests served from what the policy keeps; failed: requests that do not fit the device");
   report_heading(text, "Driver calls by policy");
   int used = snprintf(line, sizeof(line), "  %-11s", "policy");
   for (int i = 0; i < REPLAY_CALL_COUNT; i++)

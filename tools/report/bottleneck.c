@@ -242,6 +242,13 @@ static json_t *shares_of(const struct b200_bottleneck_verdict *verdict) {
   return shares;
 }
 
+/* Of a job without steps nothing is known but that memory was refused. */
+static const char *because(const struct b200_bottleneck_verdict *verdict, const struct b200_evidence *evidence) {
+  return verdict->verdict == B200_BOTTLENECK_CAPACITY && evidence->steps <= 0 && evidence->refused > 0
+             ? "allocations of device memory were refused"
+             : b200_bottleneck_because[verdict->verdict];
+}
+
 json_t *report_bottleneck(const struct b200_log *const *logs, size_t count) {
   struct b200_evidence evidence;
   struct b200_bottleneck_verdict verdict;
@@ -253,7 +260,7 @@ json_t *report_bottleneck(const struct b200_log *const *logs, size_t count) {
   for (int i = 0; i < verdict.next_count; i++)
     json_array_append_new(next, json_string(verdict.next[i]));
   return json_pack("{ss ss ss so so sI so so so}", "verdict", b200_bottleneck_names[verdict.verdict], "because",
-                   b200_bottleneck_because[verdict.verdict], "why", b200_undetermined_texts[verdict.why], "first",
+                   because(&verdict, &evidence), "why", b200_undetermined_texts[verdict.why], "first",
                    name_of(verdict.first), "second", name_of(verdict.second), "steps", (json_int_t)evidence.steps, "shares",
                    shares_of(&verdict), "evidence", rows_of(&verdict), "next", next);
 }

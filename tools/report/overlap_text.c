@@ -141,7 +141,7 @@ static void print_steady(const struct report_text *text, const json_t *steady) {
     report_line(text, "steps", "no step was timed that is an ordinary one");
     return;
   }
-  snprintf(value, sizeof(value), "means of %s ordinary steps of %s rank%s; %s timed ones are left out",
+  snprintf(value, sizeof(value), "means of %s ordinary steps, %s rank%s together; %s timed ones are left out",
            report_grouped(steps).text, report_grouped(ranks).text, ranks == 1 ? "" : "s",
            report_grouped(report_number(steady, "left_out")).text);
   report_line(text, "per step", value);
@@ -297,7 +297,7 @@ static void print_overhead(const struct report_text *text, const json_t *communi
              report_number(overhead, "rank"), report_number(overhead, "ranks"));
     report_line(text, "overhead", value);
   } else {
-    report_line(text, "overhead", "not measured: too few steps, or nothing was timed");
+    report_line(text, "overhead", "not measured: too few steps with the timing and without it");
   }
   if (json_is_object(confidence)) {
     const char *name;
