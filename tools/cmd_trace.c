@@ -305,10 +305,10 @@ static void write_rank(struct trace *trace, struct rank *rank) {
   write_ops(trace, rank);
   write_steps(trace, rank);
   write_counters(trace, rank);
-  set_name(trace, rank, TRACK_HOST_STEPS, "thread_name", "steps, host");
-  set_name(trace, rank, TRACK_DEVICE_STEPS, "thread_name", "steps, device");
+  set_name(trace, rank, TRACK_HOST_STEPS, "thread_name", log->is_virtual ? "steps, host (plays the node)" : "steps, host");
+  set_name(trace, rank, TRACK_DEVICE_STEPS, "thread_name", log->is_virtual ? "steps, device (modelled)" : "steps, device");
   for (size_t i = 0; i < rank->stream_count; i++) {
-    name = b200_format("stream %" PRId64 ", collectives", rank->streams[i]);
+    name = b200_format("stream %" PRId64 ", collectives%s", rank->streams[i], log->is_virtual ? " (modelled)" : "");
     set_name(trace, rank, TRACK_STREAMS + (int64_t)i, "thread_name", name);
     free(name);
   }
@@ -391,6 +391,9 @@ static void make_trace(const struct arguments *arguments, const struct b200_logs
     cmd_fail(B200_EXIT_UNAVAILABLE, "trace: cannot write '%s': %s",
              arguments->output ? arguments->output : "standard output", strerror(errno));
   say_clocks(&clocks, trace.events);
+  if (chosen[0]->is_virtual)
+    cmd_say("trace: of the virtual node: the device's times are modelled, the host's are of the machine that played it; "
+            "their lengths cannot be compared");
   for (size_t i = 0; i < count; i++)
     end_rank(&trace.ranks[i]);
   free(trace.ranks);

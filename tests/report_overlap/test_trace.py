@@ -96,6 +96,18 @@ def test_logs_without_times(tmp_path, b200opt):
     assert {event["name"] for event in events if event["ph"] == "C"} == {"loss", "device memory"}
 
 
+def test_virtual_nodes_have_two_times(tmp_path, b200opt):
+    write(Job(ranks=2, steps=5), tmp_path / "logs")
+    b200opt("trace", tmp_path / "logs", "-o", tmp_path / "trace.json")
+    assert "virtual" not in b200opt.stderr and "modelled" not in (tmp_path / "trace.json").read_text()
+    for path in (tmp_path / "logs").rglob("*.jsonl"):
+        path.write_text(path.read_text().replace('"t":"header",', '"t":"header","virtual_node":1,', 1).replace('"t": "header",', '"t": "header","virtual_node":1,', 1))
+    b200opt("trace", tmp_path / "logs", "-o", tmp_path / "trace.json")
+    assert "of the virtual node: the device's times are modelled" in b200opt.stderr
+    names = {event["args"]["name"] for event in grammar.check(tmp_path / "trace.json") if event["name"] == "thread_name"}
+    assert {"steps, host (plays the node)", "steps, device (modelled)"} <= names, names
+
+
 def test_slices_that_touch(tmp_path, b200opt):
     """Times are exact to half a microsecond: what then seems to overlap with its predecessor on the stream is cut."""
     write(Job(ranks=1, steps=5, late_rank=-1), tmp_path / "logs")
