@@ -159,6 +159,18 @@ START_TEST(numbers_that_differ_by_one_are_not_other_data) {
 }
 END_TEST
 
+/* A window of 83 steps would decide, and is there from 100 steps on: it is no quarter of 332. */
+START_TEST(a_short_run_needs_a_window_and_not_four) {
+  struct loss_settings settings = {.margin_percent = 1, .floor_percent = 0};
+  make(60, 0.1, 0.3);
+  compare(60, 60, &settings);
+  settings.margin_percent = fabs(pair.gap_percent) + 0.85 * pair.error_percent;
+  compare(60, 60, &settings);
+  is(LOSS_INCONCLUSIVE, LOSS_BY_LENGTH);
+  ck_assert_uint_eq(pair.steps_needed, LOSS_WINDOW_LEAST);
+}
+END_TEST
+
 START_TEST(a_lag_longer_than_the_run_is_none) {
   make(400, 0, 0);
   for (size_t i = 0; i < 400; i++) {
@@ -662,6 +674,7 @@ END_TEST
   X(who_was_first_with_nan) \
   X(a_baseline_with_nan_is_no_measure) \
   X(numbers_that_differ_by_one_are_not_other_data) \
+  X(a_short_run_needs_a_window_and_not_four) \
   X(a_lag_longer_than_the_run_is_none) \
   X(overlap_is_of_the_longer_run) \
   X(steps_are_matched_by_their_number) \
