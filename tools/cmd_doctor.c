@@ -223,6 +223,13 @@ static void check_cuda(struct patient *patient) {
     fact("gpu", "none here: b200opt dryrun runs a job on a virtual node");
 }
 
+static bool is_complaint(const struct b200_config *config, const char *text) {
+  for (int i = 0; i < config->complaint_count; i++)
+    if (strcmp(config->complaints[i], text) == 0)
+      return true;
+  return false;
+}
+
 static void check_log(struct patient *patient) {
   if (patient->self)
     return;
@@ -235,7 +242,8 @@ static void check_log(struct patient *patient) {
   fact("versions", "%s", versions ? versions : "unknown");
   free(versions);
   for (size_t i = 0; i < patient->log->warning_count; i++)
-    problem(patient, "warning", "%s", patient->log->warnings[i].text);
+    if (!is_complaint(&patient->config, patient->log->warnings[i].text)) /* it is told as one of the variables */
+      problem(patient, "warning", "%s", patient->log->warnings[i].text);
 }
 
 static const char *from_process(const void *process, const char *name) {

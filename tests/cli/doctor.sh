@@ -51,6 +51,17 @@ log "$(date +%s)000000000"
 grep -q '^  log        .*b200opt-logs/a.jsonl, 1 lines, 0 steps' out || fail "log: $(cat out)"
 stop
 
+# A wrong variable is one problem, though the library has warned of it in the log as well.
+start -u SM_OUTPUT_DATA_DIR B200OPT_NO_SUCH=1 sleep 60
+log "$(date +%s)000000000"
+"$command" doctor --pid "$patient" >out 2>&1
+complaint=$(sed -n 's/^! variable *//p' out)
+printf '{"t":"warn","text":"%s"}\n{"t":"warn","text":"another"}\n' "$complaint" >>b200opt-logs/a.jsonl
+"$command" doctor --pid "$patient" >out 2>&1
+[ -n "$complaint" ] && [ "$(grep -cF "$complaint" out)" = 1 ] || fail "wrong variable: $(cat out)"
+grep -q '^! warning *another' out || fail "warning: $(cat out)"
+stop
+
 cat >threads.c <<'END'
 #include <pthread.h>
 #include <signal.h>
