@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import sysconfig
+import threading
 import time
 
 import torch
@@ -287,6 +288,8 @@ def main():
         args.out.write_text(json.dumps(result))
     if dist.is_initialized():
         dist.destroy_process_group()
+    else:
+        threading.Event().wait(0.5)  # a thread of the backward pass still lets go of Python objects, and aborts when Python has gone (pytorch/pytorch#190489)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Losses are written as in tools/demo_job/train.py; --eager makes the same steps w
 import argparse
 import json
 import pathlib
+import threading
 
 import torch
 import torch.nn as nn
@@ -58,6 +59,7 @@ def main():
             graph.replay()
         losses.append(loss.item())
     args.out.write_text(json.dumps({"losses": [float(v).hex() for v in losses]}))
+    threading.Event().wait(0.5)  # a thread of the backward pass still lets go of Python objects, and aborts when Python has gone (pytorch/pytorch#190489)
 
 
 if __name__ == "__main__":
