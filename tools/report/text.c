@@ -424,20 +424,29 @@ static void print_troubles(const struct report_text *text, const json_t *arm) {
   }
 }
 
+/* One a line: a path that is broken cannot be opened by a click. */
+static void print_frames(const struct report_text *text, const char *frames) {
+  while (*frames) {
+    char frame[512];
+    int length = (int)strcspn(frames, " ");
+    snprintf(frame, sizeof(frame), "%.*s", length, frames);
+    report_line(text, "", frame);
+    frames += length + (frames[length] == ' ');
+  }
+}
+
 static void print_stacks(const struct report_text *text, const json_t *stacks) {
   size_t count = json_array_size(stacks);
   if (!count)
     return;
-  report_heading(text, "Stacks of device allocations (innermost first)");
+  report_heading(text, "Stacks of device allocations (all ranks; innermost first; native frames of Python's: --json)");
   for (size_t i = 0; i < count && i < STACKS_SHOWN; i++) {
     char label[64];
     const json_t *row = json_array_get(stacks, i);
     snprintf(label, sizeof(label), "  %.10s, %" PRId64 " times, %s", report_string(row, "owner"),
              report_number(row, "count"), report_bytes(report_number(row, "bytes")).text);
     report_table_line(text, "%s", label);
-    if (*report_string(row, "python"))
-      report_line(text, "  python", report_string(row, "python"));
-    report_line(text, "  native", report_string(row, "frames"));
+    print_frames(text, report_string(row, *report_string(row, "python") ? "python" : "frames"));
   }
 }
 
