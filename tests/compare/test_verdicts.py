@@ -117,6 +117,29 @@ def test_a_baseline_without_a_number_is_invalid(tmp_path):
     assert names(compare(bad, bad)) == ("INVALID", 3)
 
 
+def test_a_loss_that_is_not_above_zero_has_that_reason(tmp_path):
+    data = compare(csv(tmp_path / "a.csv", [-loss for loss in arms.losses(400, 1)]), csv(tmp_path / "b.csv", arms.losses(400, 2)))
+    assert names(data) == ("INVALID", 3) and "is not above 0" in data["verdict"]["says"] and not data["loss"]["identical"]
+
+
+def test_another_start_is_neither_equivalent_nor_better(tmp_path):
+    """The same curve five steps on, without noise: lower at every step, and no better."""
+    a, b = ([10 * math.exp(-(step + ahead) / 300) + 1 for step in range(1000)] for ahead in (0, 5))
+    assert names(compare(csv(tmp_path / "a.csv", a), csv(tmp_path / "b.csv", b), "--margin", "0.1"))[0] == "INCONCLUSIVE"
+    assert names(compare(csv(tmp_path / "b.csv", b), csv(tmp_path / "a.csv", a), "--margin", "0.1")) == ("WORSE", 1)
+
+
+def test_what_was_not_compared_is_told(tmp_path):
+    whole, early = arms.losses(1000, 1), arms.losses(1000, 2)[:950]
+    data = compare(csv(tmp_path / "a.csv", whole), csv(tmp_path / "b.csv", early))
+    assert any("950 of 1000 losses are in both runs" in line for line in data["verdict"]["also"])
+    for number in (1, 2):
+        (tmp_path / "two" / f"run-{number}").mkdir(parents=True)
+        csv(tmp_path / "two" / f"run-{number}" / "loss.csv", arms.losses(1000, number))
+    data = compare(tmp_path / "two", csv(tmp_path / "c.csv", arms.losses(1000, 3)))
+    assert any(line.startswith("baseline: 1 of 2 runs have no partner") for line in data["verdict"]["also"]), data["verdict"]
+
+
 def test_steps_that_are_counted_are_put_right(tmp_path):
     """The library counts from 0 what has no step; printed output without steps is counted from 1."""
     logs = arms.write(tmp_path / "a", arms.losses(300, 1))

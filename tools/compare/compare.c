@@ -386,6 +386,11 @@ static void add_loss_warnings(json_t *also, const struct loss_summary *summary, 
   if (summary->start_differs && summary->reason != LOSS_BY_START)
     add_line(also, b200_format("the first steps differ by more than rounding does: start or configuration differs, or the "
                                "recipe is broken"));
+  int64_t counts[2] = {report_number(pair, "points_baseline"), report_number(pair, "points_candidate")};
+  int64_t longer = counts[0] > counts[1] ? counts[0] : counts[1], common = report_number(pair, "common");
+  if (judged && common < longer && summary->reason != LOSS_BY_LENGTH)
+    add_line(also, b200_format("%" PRId64 " of %" PRId64 " losses are in both runs; the others were not compared", common,
+                               longer));
   if (judged)
     json_array_extend(also, json_object_get(loss, "aa_says"));
   if (!judged || summary->identical)
@@ -450,6 +455,13 @@ static void add_pooled(json_t *also, const struct compare_arm *const arms[2]) {
   }
 }
 
+static void add_unpaired(json_t *also, const struct compare_arm *const arms[2], size_t pairs) {
+  for (int side = 0; side < 2; side++)
+    if (pairs && arms[side]->run_count > pairs)
+      add_line(also, b200_format("%s: %zu of %zu runs have no partner with losses on the other side and were not compared",
+                                 side_names[side], arms[side]->run_count - pairs, arms[side]->run_count));
+}
+
 static json_t *verdict_part(enum loss_verdict verdict, char *says, json_t *also) {
   json_t *part = json_pack("{ss si ss so so}", "name", loss_verdict_names[verdict], "exit", loss_verdict_exit(verdict),
                            "tone", tones[verdict], "says", text_of(says), "also", also);
@@ -487,6 +499,7 @@ static json_t *make_verdict(const json_t *comparison, const struct compare_arm *
   }
   free(failed);
   add_pooled(also, arms);
+  add_unpaired(also, arms, json_array_size(pairs));
   add_line(also, speed_says(json_object_get(comparison, "throughput")));
   const json_t *clock = json_array_get(json_object_get(json_object_get(comparison, "throughput"), "clocks"), 0);
   if (json_is_number(json_object_get(clock, "low")) && !json_is_true(json_object_get(clock, "run_is_unit")))

@@ -185,6 +185,11 @@ static bool check_finite(const struct compare_point *a, size_t count_a, const st
   return false;
 }
 
+/* The candidate may take the baseline's place: exit status 0. */
+static bool may_be_taken(enum loss_verdict verdict) {
+  return verdict == LOSS_EQUIVALENT || verdict == LOSS_BETTER;
+}
+
 static bool check_common(const struct loss_series *series, struct loss_pair *pair) {
   pair->common = series->count;
   pair->overlap = (double)pair->common / (double)most(pair->count_a, pair->count_b);
@@ -192,8 +197,10 @@ static bool check_common(const struct loss_series *series, struct loss_pair *pai
     return decided(pair, LOSS_INVALID, LOSS_BY_OVERLAP);
   pair->identical = true;
   for (size_t i = 0; i < series->count; i++) {
-    if (!(series->smooth_a[i] > 0))
+    if (!(series->smooth_a[i] > 0)) {
+      pair->identical = false; /* not looked at whole */
       return decided(pair, LOSS_INVALID, LOSS_BY_SIGN);
+    }
     pair->identical = pair->identical && series->a[i] == series->b[i];
   }
   return false;
@@ -322,7 +329,7 @@ static void judge(struct loss_pair *pair) {
     decided(pair, LOSS_INCONCLUSIVE, LOSS_BY_LENGTH);
     pair->steps_needed = most(pair->steps_needed, LOSS_WINDOW_LEAST);
     pair->pairs_needed = 0;
-  } else if (pair->verdict == LOSS_EQUIVALENT && pair->start_differs) {
+  } else if (may_be_taken(pair->verdict) && pair->start_differs) {
     decided(pair, LOSS_INCONCLUSIVE, LOSS_BY_START);
   } else if (pair->verdict == LOSS_EQUIVALENT && pair->growing) {
     decided(pair, LOSS_INCONCLUSIVE, LOSS_BY_GROWTH);
@@ -551,11 +558,11 @@ static void add_up(const struct loss_pair *pairs, size_t count, struct loss_summ
   free(gaps);
 }
 
-/* A pair that, though its gap is small, speaks against EQUIVALENT; one that is too short also against BETTER. */
+/* What speaks against EQUIVALENT of a pair though its gap is small; too few steps or another start also against BETTER. */
 static enum loss_reason objection(const struct loss_pair *pair, enum loss_verdict verdict) {
   if (pair->common < LOSS_WINDOW_LEAST && !pair->identical)
     return LOSS_BY_LENGTH;
-  if (verdict == LOSS_EQUIVALENT && pair->start_differs)
+  if (may_be_taken(verdict) && pair->start_differs)
     return LOSS_BY_START;
   return verdict == LOSS_EQUIVALENT && pair->growing ? LOSS_BY_GROWTH : LOSS_BY_INTERVAL;
 }
@@ -575,7 +582,7 @@ static void summary_judge(struct loss_summary *summary, const struct loss_pair *
     double sd = summary->recipe ? summary->spread_percent : half_width * sqrt((double)count) / NORMAL_95;
     summary->pairs_needed = pairs_that_decide(sd, fabs(fabs(gap) - summary->margin_percent));
   }
-  if (summary->verdict != LOSS_EQUIVALENT && summary->verdict != LOSS_BETTER)
+  if (!may_be_taken(summary->verdict))
     return;
   for (size_t i = 0; i < count; i++) {
     enum loss_reason reason = objection(&pairs[i], summary->verdict);

@@ -166,7 +166,8 @@ double loss_floor_between(double floor_a, double floor_b);
 
 /* All pairs together. From LOSS_RECIPE_PAIRS on: Student's t on the pairs' gaps, whatever made them differ, and `recipe` is
    set. Below: the mean of the gaps; half-widths added as squares; a statement on these runs. A pair that is INVALID or
-   DIVERGED makes the whole so (DIVERGED first); one that starts differently or grows blocks EQUIVALENT. */
+   DIVERGED makes the whole so (DIVERGED first); one that starts differently blocks EQUIVALENT and BETTER, one that
+   grows EQUIVALENT. */
 struct loss_summary {
   enum loss_verdict verdict;
   enum loss_reason reason;
