@@ -139,6 +139,6 @@ def test_a_reader_that_cuts_lines_reads_no_wrong_number(pipe, size):
                     assert is_loss(float(value), step), line
                 else:
                     assert float(value) == pytest.approx(step * scale[name], rel=1e-6, abs=1e-3), line
-    lines, cuts = data.count("\n"), len(data) // size + 1
+    lines, cuts = data.count("\n") + 1, len(data) // size + 1  # the last line may have been cut, and lose nothing
     if size > 1000:
-        assert all(lines - cuts - 1 <= count <= lines for count in found.values()), found
+        assert all(lines - cuts - 2 <= count <= lines for count in found.values()), (lines, cuts, found)
