@@ -58,7 +58,9 @@ static cudaError_t freed(struct b200_thread *self, enum b200_symbol symbol, cuda
 static cudaError_t observe_cudaFree(void *devPtr) {
   struct b200_thread *self = b200_thread_self();
   uint64_t events = self->driver_events;
+  self->frees_lazily = !self->shared && b200_is_pytorch_cache(__builtin_return_address(0));
   cudaError_t status = B200_REAL(cudart, cudaFree)(devPtr);
+  self->frees_lazily = false;
   return freed(self, B200_SYM_cudaFree, status, devPtr, events);
 }
 
@@ -72,11 +74,12 @@ static cudaError_t observe_cudaFreeAsync(void *devPtr, cudaStream_t stream) {
 static cudaError_t observe_cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
   struct b200_thread *self = b200_thread_self();
   self->in_runtime++;
+  b200_runtime_capture(+1);
   cudaError_t status = B200_REAL(cudart, cudaStreamBeginCapture)(stream, mode);
   self->in_runtime--;
   b200_count(b200_thread_self(), B200_SYM_cudaStreamBeginCapture, status != cudaSuccess, 0);
-  if (status == cudaSuccess)
-    b200_runtime_capture(+1);
+  if (status != cudaSuccess)
+    b200_runtime_capture(-1);
   return status;
 }
 
@@ -86,12 +89,13 @@ static cudaError_t observe_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cu
                                                          enum cudaStreamCaptureMode mode) {
   struct b200_thread *self = b200_thread_self();
   self->in_runtime++;
+  b200_runtime_capture(+1);
   cudaError_t status =
       B200_REAL(cudart, cudaStreamBeginCaptureToGraph)(stream, graph, dependencies, dependencyData, numDependencies, mode);
   self->in_runtime--;
   b200_count(b200_thread_self(), B200_SYM_cudaStreamBeginCaptureToGraph, status != cudaSuccess, 0);
-  if (status == cudaSuccess)
-    b200_runtime_capture(+1);
+  if (status != cudaSuccess)
+    b200_runtime_capture(-1);
   return status;
 }
 

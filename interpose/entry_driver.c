@@ -339,33 +339,45 @@ static CUresult observe_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr 
 }
 
 /* Captures that the public runtime begins and ends are counted there. */
-static void captured(CUresult status, int change) {
-  bool unchanged =
-      change > 0 ? status != CUDA_SUCCESS : status == CUDA_ERROR_ILLEGAL_STATE || status == CUDA_ERROR_INVALID_VALUE;
-  if (b200_thread_self()->in_runtime == 0 && !unchanged)
-    b200_runtime_capture(change);
+static bool begins_capture(void) {
+  bool counts = b200_thread_self()->in_runtime == 0;
+  if (counts)
+    b200_runtime_capture(+1);
+  return counts;
+}
+
+static void began_capture(bool counted_so, CUresult status) {
+  if (counted_so && status != CUDA_SUCCESS)
+    b200_runtime_capture(-1);
+}
+
+static void ended_capture(CUresult status) {
+  if (b200_thread_self()->in_runtime == 0 && status != CUDA_ERROR_ILLEGAL_STATE && status != CUDA_ERROR_INVALID_VALUE)
+    b200_runtime_capture(-1);
 }
 
 #define CAPTURES(suffix)                                                                                                    \
   static CUresult observe_cuStreamBeginCapture_v2##suffix(CUstream hStream, CUstreamCaptureMode mode) {                     \
+    bool begins = begins_capture();                                                                                         \
     CUresult status =                                                                                                       \
         counted(B200_SYM_cuStreamBeginCapture_v2##suffix, B200_REAL(cuda, cuStreamBeginCapture_v2##suffix)(hStream, mode)); \
-    captured(status, +1);                                                                                                   \
+    began_capture(begins, status);                                                                                          \
     return status;                                                                                                          \
   }                                                                                                                         \
   static CUresult observe_cuStreamBeginCaptureToGraph##suffix(                                                              \
       CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,             \
       size_t numDependencies, CUstreamCaptureMode mode) {                                                                   \
+    bool begins = begins_capture();                                                                                         \
     CUresult status = counted(B200_SYM_cuStreamBeginCaptureToGraph##suffix,                                                 \
                               B200_REAL(cuda, cuStreamBeginCaptureToGraph##suffix)(hStream, hGraph, dependencies,           \
                                                                                    dependencyData, numDependencies, mode)); \
-    captured(status, +1);                                                                                                   \
+    began_capture(begins, status);                                                                                          \
     return status;                                                                                                          \
   }                                                                                                                         \
   static CUresult observe_cuStreamEndCapture##suffix(CUstream hStream, CUgraph *phGraph) {                                  \
     CUresult status =                                                                                                       \
         counted(B200_SYM_cuStreamEndCapture##suffix, B200_REAL(cuda, cuStreamEndCapture##suffix)(hStream, phGraph));        \
-    captured(status, -1);                                                                                                   \
+    ended_capture(status);                                                                                                  \
     return status;                                                                                                          \
   }
 CAPTURES()

@@ -8,39 +8,51 @@
 #include <stdatomic.h>
 #include <string.h>
 
-static const struct {
-  const char *prefix; /* of the module's file name */
+static const struct module {
+  const char *prefix; /* of the module's file name; the first that fits */
   enum b200_owner owner;
+  bool is_cache;
 } modules[] = {
-    {"libnccl", B200_OWNER_NCCL},       {"libcublas", B200_OWNER_CUBLAS}, {"libcudnn", B200_OWNER_CUDNN},
-    {"libb200opt", B200_OWNER_B200OPT}, {"libtorch", B200_OWNER_PYTORCH}, {"libc10", B200_OWNER_PYTORCH},
-    {"libcudart", B200_OWNER_PYTORCH},
+    {"libnccl", B200_OWNER_NCCL, false},     {"libcublas", B200_OWNER_CUBLAS, false},
+    {"libcudnn", B200_OWNER_CUDNN, false},   {"libb200opt", B200_OWNER_B200OPT, false},
+    {"libtorch", B200_OWNER_PYTORCH, false}, {"libc10_cuda", B200_OWNER_PYTORCH, true},
+    {"libc10", B200_OWNER_PYTORCH, false},   {"libcudart", B200_OWNER_PYTORCH, false},
+    {"", B200_OWNER_OTHER, false},
 };
+enum { MODULE_OTHER = sizeof modules / sizeof *modules - 1 };
 
-static enum b200_owner owner_of_module(const void *address) {
+static uint64_t find_module(const void *address) {
   Dl_info info;
+  uint64_t i = 0;
   if (!dladdr(address, &info) || !info.dli_fname)
-    return B200_OWNER_OTHER;
+    return MODULE_OTHER;
   const char *slash = strrchr(info.dli_fname, '/');
   const char *file = slash ? slash + 1 : info.dli_fname;
-  for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
-    if (strncmp(file, modules[i].prefix, strlen(modules[i].prefix)) == 0)
-      return modules[i].owner;
-  return B200_OWNER_OTHER;
+  while (strncmp(file, modules[i].prefix, strlen(modules[i].prefix)) != 0)
+    i++;
+  return i;
 }
 
-/* Direct-mapped cache of pages: page number and owner in one word, so that no lock is needed. A library that is unloaded and
-   another mapped in its place keeps the old answer: vendors' libraries are never unloaded by PyTorch. */
-enum b200_owner b200_owner_of(const void *return_address) {
+/* Direct-mapped cache of pages: page number and module in one word, so that no lock is needed. A library that is unloaded
+   and another mapped in its place keeps the old answer: vendors' libraries are never unloaded by PyTorch. */
+static const struct module *module_of(const void *return_address) {
   static _Atomic uint64_t cache[256];
   uint64_t page = (uint64_t)(uintptr_t)return_address >> 12;
   _Atomic uint64_t *entry = &cache[page % 256];
   uint64_t cached = atomic_load_explicit(entry, memory_order_relaxed);
-  if (cached >> 8 == page)
-    return (enum b200_owner)(cached & 0xff);
-  enum b200_owner owner = owner_of_module(return_address);
-  atomic_store_explicit(entry, page << 8 | (uint64_t)owner, memory_order_relaxed);
-  return owner;
+  if (cached >> 8 == page && (cached & 0xff) != 0)
+    return &modules[(cached & 0xff) - 1];
+  uint64_t number = find_module(return_address);
+  atomic_store_explicit(entry, page << 8 | (number + 1), memory_order_relaxed);
+  return &modules[number];
+}
+
+enum b200_owner b200_owner_of(const void *return_address) {
+  return module_of(return_address)->owner;
+}
+
+bool b200_is_pytorch_cache(const void *return_address) {
+  return module_of(return_address)->is_cache;
 }
 
 uint8_t b200_element_of(cudaDataType type) {

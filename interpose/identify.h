@@ -12,6 +12,8 @@
 /* Who called: by the module that holds `return_address` (libnccl → nccl, libcublas → cublas, libtorch, libc10 and libcudart
    → pytorch …). O(1) after the first call from a page; the first looks the module up, which takes the loader's lock. */
 enum b200_owner b200_owner_of(const void *return_address);
+/* Whether it is libc10_cuda, where PyTorch's caching allocator is. Likewise. */
+bool b200_is_pytorch_cache(const void *return_address);
 
 #ifdef CUBLAS_VER_MAJOR
 #include <library_types.h>

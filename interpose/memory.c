@@ -2,6 +2,7 @@
 #include "interpose/memory.h"
 
 #include <cuda.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,15 +31,25 @@ enum { PRIMARIES = 64 };
   X(cuMemPoolGetAttribute, (CUmemoryPool, CUmemPool_attribute, void *))                                                     \
   X(cuMemPoolTrimTo, (CUmemoryPool, size_t))
 
+/* Since CUDA 12.5: a driver that has not all of them goes without fences. */
+#define FENCE_FUNCTIONS(X)                                                                                                  \
+  X(cuCtxRecordEvent, (CUcontext, CUevent))                                                                                 \
+  X(cuEventCreate, (CUevent *, unsigned))                                                                                   \
+  X(cuEventDestroy_v2, (CUevent))                                                                                           \
+  X(cuEventQuery, (CUevent))                                                                                                \
+  X(cuEventSynchronize, (CUevent))
+
 static struct {
   struct b200_pool pool;
   struct {
 #define MEMBER(name, params) CUresult(*name) params;
     DRIVER_FUNCTIONS(MEMBER)
+    FENCE_FUNCTIONS(MEMBER)
 #undef MEMBER
   } driver;
   unsigned char fill;
   atomic_int groups;
+  atomic_int recording;                          /* threads that record a fence */
   _Atomic uint64_t rescues, early;               /* early: allocations before there was a pool */
   pthread_mutex_t lock;                          /* of what follows */
   _Atomic uint64_t contexts[B200_POOL_CONTEXTS]; /* seen; read without the lock */
@@ -142,6 +153,52 @@ static bool op_capturing(void *user) {
   return b200_runtime_is_capturing() || atomic_load_explicit(&memory.groups, memory_order_relaxed) > 0;
 }
 
+/* A fence spoils every capture of its context: none may begin meanwhile, see b200_memory_capture_begins(). */
+static CUresult record_fence(CUcontext context, CUevent *event) {
+  CUevent made = NULL;
+  CUresult status = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  atomic_fetch_add(&memory.recording, 1);
+  if (!op_capturing(NULL)) {
+    status = *event ? CUDA_SUCCESS : memory.driver.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING);
+    if (status == CUDA_SUCCESS)
+      status = memory.driver.cuCtxRecordEvent(context, *event ? *event : made);
+  }
+  atomic_fetch_sub(&memory.recording, 1);
+  if (status == CUDA_SUCCESS && made)
+    *event = made;
+  else if (made)
+    memory.driver.cuEventDestroy_v2(made);
+  return status;
+}
+
+static void *op_fence(void *user, uint64_t context, void *again) {
+  (void)user;
+  struct scope scope;
+  CUevent event = again;
+  if (!enter(&scope, context))
+    return NULL;
+  CUresult status = record_fence(handle_of(context), &event);
+  leave(&scope);
+  b200_memory_status((int)status);
+  return status == CUDA_SUCCESS ? event : NULL;
+}
+
+static bool op_fence_done(void *user, uint64_t context, void *fence, bool wait) {
+  (void)user;
+  struct scope scope;
+  if (!enter(&scope, context))
+    return false;
+  CUresult status = wait ? memory.driver.cuEventSynchronize(fence) : memory.driver.cuEventQuery(fence);
+  leave(&scope);
+  b200_memory_status((int)status);
+  return status == CUDA_SUCCESS;
+}
+
+void b200_memory_capture_begins(void) {
+  while (atomic_load(&memory.recording) > 0)
+    sched_yield();
+}
+
 static uint64_t op_trim_own(void *user, uint64_t context) {
   (void)user;
   struct scope scope;
@@ -173,9 +230,18 @@ static const char *find_driver(void) {
   return NULL;
 }
 
+static bool find_fences(void) {
+  bool all = true;
+#define FIND(name, params)                                                                                                  \
+  all = (memory.driver.name = (CUresult(*) params)b200_library_symbol(B200_LIBRARY_cuda, #name)) && all;
+  FENCE_FUNCTIONS(FIND)
+#undef FIND
+  return all;
+}
+
 void b200_memory_start(const struct b200_config *config) {
   char text[160];
-  const struct b200_pool_ops ops = {
+  struct b200_pool_ops ops = {
       .out_of_memory = CUDA_ERROR_OUT_OF_MEMORY,
       .invalid_value = CUDA_ERROR_INVALID_VALUE,
       .alloc = op_alloc,
@@ -205,6 +271,10 @@ void b200_memory_start(const struct b200_config *config) {
     b200_runtime_say(text);
     return;
   }
+  if (find_fences()) {
+    ops.fence = op_fence;
+    ops.fence_done = op_fence_done;
+  }
   memory.fill = config->memory_fill == B200_MEMORY_FILL_POISON ? 0xff : 0;
   b200_pool_init(&memory.pool, &ops, &pool);
   memory.pool.stats.passed = memory.pool.stats.driver_calls = atomic_load(&memory.early);
@@ -226,6 +296,7 @@ void b200_memory_forget(void) {
   b200_pool_forget(&memory.pool);
   pthread_mutex_init(&memory.lock, NULL);
   atomic_store(&memory.groups, 0);
+  atomic_store(&memory.recording, 0);
   atomic_store(&memory.rescues, 0);
   atomic_store(&memory.early, 0);
   for (int i = 0; i < B200_POOL_CONTEXTS; i++)
@@ -403,7 +474,7 @@ int b200_memory_alloc(enum b200_owner owner, uint64_t bytes, uint64_t *address, 
 }
 
 int b200_memory_free(uint64_t address) {
-  return b200_pool_free(&memory.pool, 0, address);
+  return b200_pool_free(&memory.pool, 0, address, !b200_thread_self()->frees_lazily);
 }
 
 int b200_memory_free_async(uint64_t address, void *stream, b200_memory_free_async_function function) {
@@ -416,7 +487,7 @@ int b200_memory_free_async(uint64_t address, void *stream, b200_memory_free_asyn
   if (state == B200_POOL_LIVE)
     b200_pool_pin(&memory.pool, address, 1); /* not kept: the driver decides what such a free means */
   self->stream_free = &stream_free;
-  int status = b200_pool_free(&memory.pool, 0, address);
+  int status = b200_pool_free(&memory.pool, 0, address, false);
   self->stream_free = NULL;
   return status;
 }

@@ -43,7 +43,8 @@ static inline bool b200_memory_pools(void) {
 /* cuMemAlloc: *held: what the driver holds for it, and the ledger shall charge. Both are written on success only; and
  *by_headroom, true, when it was the headroom that refused. pre: b200_memory_pools(). */
 int b200_memory_alloc(enum b200_owner owner, uint64_t bytes, uint64_t *address, uint64_t *held, bool *by_headroom);
-/* cuMemFree of any address. pre: b200_memory_pools(). */
+/* cuMemFree of any address. Waits for the context's work, as the driver's does, unless b200_thread::frees_lazily. pre:
+   b200_memory_pools(). */
 int b200_memory_free(uint64_t address);
 
 /* cuMemFreeAsync of any address, by the driver's function (of either kind of default stream): a block of ours is given to
@@ -88,6 +89,8 @@ void b200_memory_context_gone(uint64_t context);
 void b200_memory_primary_retained(int device, uint64_t context);
 void b200_memory_primary_release(int device);
 void b200_memory_primary_reset(int device);
+/* Before a capture begins, and once it counts as begun: returns when the pool does nothing that would spoil it. */
+void b200_memory_capture_begins(void);
 /* An NCCL group of the application's: opened +1, ended -1. */
 void b200_memory_group(int change);
 

@@ -69,7 +69,7 @@ void b200_oom_granted(struct b200_oom_attempt *attempt, enum b200_owner owner, u
     atomic_store_explicit(&oom.creates, true, memory_order_relaxed);
   if (attempt->failures == 0 || attempt->owner != owner || attempt->way == B200_OOM_CREATE)
     return;
-  if (bytes >= attempt->bytes && bytes - attempt->bytes <= attempt->bytes / 8) /* the pool may grant an eighth more */
+  if (bytes >= attempt->bytes && bytes - attempt->bytes < B200_POOL_MIN_BYTES) /* the pool may grant a page's rest more */
     succeeded(attempt);
   else
     attempt->failures = 0; /* it has gone on without */

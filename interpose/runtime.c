@@ -905,6 +905,7 @@ static void child_after_fork(void) {
     memset(block->counts, 0, sizeof block->counts);
     block->attempt.failures = 0;
     block->stream_free = NULL;
+    block->frees_lazily = false;
     if (block != b200_thread_block)
       atomic_store(&block->taken, false);
   }
@@ -1305,6 +1306,8 @@ void b200_runtime_unmap(uint64_t address, uint64_t bytes) {
 
 void b200_runtime_capture(int begun) {
   atomic_fetch_add(&rt.captures, begun);
+  if (begun > 0)
+    b200_memory_capture_begins();
 }
 
 bool b200_runtime_is_capturing(void) {

@@ -57,6 +57,7 @@ struct b200_thread {
   uint64_t driver_allocs;   /* allocations that the pool has asked of the driver */
   uint64_t synchronisations; /* of whole contexts, that the pool was told of */
   const struct b200_stream_free *stream_free;
+  bool frees_lazily; /* the free on this thread's stack is PyTorch's cache's, which does not rely on its waiting */
   struct b200_oom_attempt attempt;
   bool shared;                /* serves threads for which no block could be mapped: must not be relied on */
   struct b200_shapes *shapes; /* GEMMs that this thread has seen (exec/shapes.h) */

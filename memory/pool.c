@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory/pool.h"
 
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
@@ -137,72 +138,108 @@ static void forget_block(struct b200_pool *pool, uint32_t number) {
 
 /* Functions named _locked are called with the lock held, give it up around operations, and return with it held. */
 
-/* True when the context's outstanding fence was seen complete. */
-static bool ask_fence_locked(struct b200_pool *pool, struct b200_pool_context *context, bool wait) {
-  if (!context->fence || context->fence_busy)
-    return false;
-  void *fence = context->fence;
-  uint64_t handle = context->handle, generation = context->generation, begin = now_ns();
-  context->fence_busy = true;
+/* The oldest fence that stands for the work before a free of this stamp. */
+static struct b200_pool_fence *fence_for(struct b200_pool_context *context, uint64_t stamp) {
+  struct b200_pool_fence *found = NULL;
+  for (int i = 0; i < B200_POOL_FENCES; i++) {
+    struct b200_pool_fence *fence = &context->fences[i];
+    if (fence->token > stamp && (!found || fence->token < found->token))
+      found = fence;
+  }
+  return found;
+}
+
+static void ask_fence_locked(struct b200_pool *pool, struct b200_pool_context *context, struct b200_pool_fence *fence,
+                             bool wait) {
+  void *event = fence->event;
+  uint64_t token = fence->token, handle = context->handle, generation = context->generation, begin = now_ns();
+  fence->users++;
   unlock(pool);
-  bool done = pool->ops.fence_done(pool->ops.user, handle, fence, wait);
+  bool done = pool->ops.fence_done(pool->ops.user, handle, event, wait);
   lock(pool);
   pool->stats.driver_ns += wait ? now_ns() - begin : 0;
   if (!is_same(context, generation))
-    return false;
-  context->fence_busy = false;
+    return;
+  fence->users--;
   if (!done)
-    return false;
-  context->fence = NULL;
-  make_safe(context, context->fence_token);
-  return true;
+    return;
+  make_safe(context, token);
+  for (int i = 0; i < B200_POOL_FENCES; i++)
+    if (context->fences[i].token <= token)
+      context->fences[i].token = 0;
 }
 
+/* Into one that is not outstanding; where all are, the newest, which then stands for more. */
 static void record_fence_locked(struct b200_pool *pool, struct b200_pool_context *context) {
-  if (context->fence || context->fence_busy)
+  struct b200_pool_fence *fence = NULL;
+  for (int i = 0; i < B200_POOL_FENCES && !(fence && fence->token == 0); i++) {
+    struct b200_pool_fence *other = &context->fences[i];
+    if (other->users == 0 && (!fence || other->token == 0 || other->token > fence->token))
+      fence = other;
+  }
+  if (!fence)
     return;
   uint64_t handle = context->handle, generation = context->generation, token = ++pool->clock;
-  context->fence_busy = true;
+  void *again = fence->event;
+  fence->token = 0;
+  fence->users = 1;
+  context->recording++;
   unlock(pool);
-  void *fence = pool->ops.fence(pool->ops.user, handle);
+  void *event = pool->ops.fence(pool->ops.user, handle, again);
   lock(pool);
-  pool->stats.fences += fence != NULL;
+  pool->stats.fences += event != NULL;
   if (!is_same(context, generation))
     return;
-  context->fence_busy = false;
-  context->fence = fence;
-  context->fence_token = token;
+  context->recording--;
+  fence->users = 0;
+  if (event) {
+    fence->event = event;
+    fence->token = token;
+  }
 }
 
-static void synchronize_locked(struct b200_pool *pool, struct b200_pool_context *context) {
+static bool synchronize_locked(struct b200_pool *pool, struct b200_pool_context *context) {
   uint64_t handle = context->handle, generation = context->generation, token = ++pool->clock, begin = now_ns();
   unlock(pool);
   bool done = is_pooling(pool) && !is_capturing(pool) && pool->ops.synchronize(pool->ops.user, handle) == 0;
   lock(pool);
   pool->stats.synchronisations += done;
   pool->stats.driver_ns += now_ns() - begin;
-  if (done && is_same(context, generation))
-    make_safe(context, token);
+  if (!done || !is_same(context, generation))
+    return false;
+  make_safe(context, token);
+  return true;
 }
 
 /* Tries to bring `safe` of one context above the stamp. */
 static void settle_one_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t stamp, bool wait) {
   uint64_t generation = context->generation;
-  if (context->safe > stamp)
+  while (wait && context->recording > 0 && is_same(context, generation)) { /* the fence may be just this one */
+    unlock(pool);
+    sched_yield();
+    lock(pool);
+  }
+  if (!is_same(context, generation) || context->safe > stamp)
     return;
-  ask_fence_locked(pool, context, wait && context->fence_token > stamp);
+  struct b200_pool_fence *fence = fence_for(context, stamp);
+  if (fence)
+    ask_fence_locked(pool, context, fence, wait);
   if (wait && is_same(context, generation) && context->safe <= stamp)
     synchronize_locked(pool, context);
 }
 
-static void settle_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t stamp, bool wait) {
-  uint32_t peers = context->peers;
-  settle_one_locked(pool, context, stamp, wait);
-  for (; peers != 0; peers &= peers - 1) {
-    struct b200_pool_context *peer = &pool->contexts[__builtin_ctz(peers)];
-    if (peer->handle != 0)
-      settle_one_locked(pool, peer, stamp, wait);
-  }
+/* For whose work it is worth to wait. */
+enum patience { ASK, WAIT_OWN, WAIT_ALL };
+
+/* True: what the context holds of this stamp has no work pending now. */
+static bool settle_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t stamp,
+                          enum patience patience) {
+  uint64_t generation = context->generation;
+  settle_one_locked(pool, context, stamp, patience >= WAIT_OWN);
+  for (int i = 0; i < B200_POOL_CONTEXTS && is_same(context, generation); i++)
+    if (context->peers >> i & 1 && pool->contexts[i].handle != 0)
+      settle_one_locked(pool, &pool->contexts[i], stamp, patience == WAIT_ALL);
+  return is_same(context, generation) && safe_of(pool, context) > stamp;
 }
 
 uint64_t b200_pool_sync_begin(struct b200_pool *pool, uint64_t handle) {
@@ -271,31 +308,29 @@ static uint64_t release_batch_locked(struct b200_pool *pool, struct b200_pool_co
   return bytes;
 }
 
-/* Gives back idle blocks, the oldest first, until `want` bytes have been. Where all that is left is in quarantine, the fence
-   is asked, and then there is one synchronisation for all of it. Returns the bytes. */
-static uint64_t release_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t want) {
+/* Gives back idle blocks, the oldest first, until `want` bytes have been; waits for those in quarantine. Returns the bytes.
+ */
+static uint64_t release_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t want,
+                               enum patience patience) {
   uint64_t generation = context->generation, done = 0;
-  int blocked = 0;
   struct batch batch;
   while (done < want && is_same(context, generation) && !context->broken && context->idle.oldest != 0 && is_pooling(pool) &&
          !is_capturing(pool)) {
     gather(pool, context, want - done, &batch);
+    uint64_t stamp = batch.count > 0 ? 0 : block_at(pool, context->idle.oldest)->stamp;
     if (batch.count > 0)
       done += release_batch_locked(pool, context, &batch);
-    else if (blocked == 2)
+    else if (!settle_locked(pool, context, stamp, ASK) &&
+             !(is_same(context, generation) && settle_locked(pool, context, stamp, patience)))
       break;
-    else if (blocked++ == 0)
-      settle_locked(pool, context, block_at(pool, context->idle.oldest)->stamp, false);
-    else
-      settle_locked(pool, context, block_at(pool, context->idle.newest)->stamp, true);
   }
   return done;
 }
 
-static uint64_t release(struct b200_pool *pool, uint64_t handle, uint64_t want) {
+static uint64_t release(struct b200_pool *pool, uint64_t handle, uint64_t want, enum patience patience) {
   lock(pool);
   struct b200_pool_context *context = find_context(pool, handle);
-  uint64_t done = context ? release_locked(pool, context, want) : 0;
+  uint64_t done = context ? release_locked(pool, context, want, patience) : 0;
   unlock(pool);
   return done;
 }
@@ -306,7 +341,7 @@ static uint64_t release_all(struct b200_pool *pool) {
   lock(pool);
   for (int i = 0; i < B200_POOL_CONTEXTS; i++)
     if (pool->contexts[i].handle != 0)
-      done += release_locked(pool, &pool->contexts[i], UINT64_MAX);
+      done += release_locked(pool, &pool->contexts[i], UINT64_MAX, WAIT_ALL);
   unlock(pool);
   return done;
 }
@@ -315,7 +350,7 @@ uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes)
   if (!is_pooling(pool) || is_capturing(pool))
     return 0;
   uint64_t own = pool->ops.trim_own ? pool->ops.trim_own(pool->ops.user, handle) : 0;
-  return own + release(pool, handle, less(held(bytes), own));
+  return own + release(pool, handle, less(held(bytes), own), WAIT_ALL);
 }
 
 static bool is_limited(const struct b200_pool *pool, enum b200_owner owner) {
@@ -368,7 +403,7 @@ static bool admit(struct b200_pool *pool, uint64_t handle, enum b200_owner owner
 
 /* Gives back what lacks; false: that much was not to be had. */
 static bool yield_reserve(struct b200_pool *pool, uint64_t handle, uint64_t lacking) {
-  if (lacking == 0 || release(pool, handle, lacking) >= lacking)
+  if (lacking == 0 || release(pool, handle, lacking, WAIT_ALL) >= lacking)
     return true;
   lock(pool);
   pool->stats.refused++;
@@ -511,16 +546,11 @@ static int miss(struct b200_pool *pool, uint64_t handle, uint64_t generation, en
   return status;
 }
 
-static uint64_t most_for(uint64_t bytes) {
-  return bytes > UINT64_MAX - bytes / 8 ? UINT64_MAX : bytes + bytes / 8;
-}
-
 /* From the shelf, if the reserve allows it, as far as is known. *waiting: a block in quarantine that fits, when there is no
    other. */
 static bool take(struct b200_pool *pool, struct b200_pool_context *context, enum b200_owner owner, uint64_t bytes,
                  struct b200_pool_grant *out, uint32_t *waiting) {
-  uint32_t number =
-      b200_pool_shelf_fit(&pool->index, &context->idle, bytes, most_for(bytes), safe_of(pool, context), waiting);
+  uint32_t number = b200_pool_shelf_fit(&pool->index, &context->idle, bytes, held(bytes), safe_of(pool, context), waiting);
   if (number == 0)
     return false;
   const struct b200_pool_block *block = block_at(pool, number);
@@ -547,7 +577,7 @@ static bool take_late(struct b200_pool *pool, uint64_t handle, uint64_t generati
   hit = take(pool, context, owner, bytes, out, &waiting);
   if (hit || waiting == 0)
     goto out;
-  settle_locked(pool, context, block_at(pool, waiting)->stamp, pool->config.wait && !is_capturing(pool));
+  settle_locked(pool, context, block_at(pool, waiting)->stamp, pool->config.wait && !is_capturing(pool) ? WAIT_OWN : ASK);
   hit = is_same(context, generation) && !context->broken && take(pool, context, owner, bytes, out, &waiting);
   pool->stats.waits += hit;
 out:
@@ -583,7 +613,7 @@ static int malloc_slowly(struct b200_pool *pool, uint64_t handle, uint64_t gener
       return pool->ops.out_of_memory;
     uint64_t over = surplus(pool, handle, bytes);
     if (over != 0)
-      release(pool, handle, over);
+      release(pool, handle, over, WAIT_OWN);
     status = miss(pool, handle, generation, owner, bytes, out);
   }
   if (status == 0)
@@ -645,43 +675,67 @@ static int pass_free_locked(struct b200_pool *pool, uint64_t handle, uint64_t ad
   return status;
 }
 
+static bool may_keep(const struct b200_pool *pool, uint32_t number) {
+  const struct b200_pool_block *block = &pool->index.blocks[number];
+  return number != 0 && !block->idle && !block->pinned && !pool->contexts[block->context].broken;
+}
+
 /* A live block goes into quarantine. False: it has to go to the driver. */
-static bool keep_locked(struct b200_pool *pool, uint32_t number) {
+static bool keep_locked(struct b200_pool *pool, uint32_t number, uint64_t stamp) {
   struct b200_pool_block *block = block_at(pool, number);
   struct b200_pool_context *context = &pool->contexts[block->context];
-  if (block->pinned || context->broken)
+  if (!may_keep(pool, number))
     return false;
-  block->stamp = pool->clock;
+  block->stamp = stamp;
   if (!b200_pool_shelf_put(&pool->index, &context->idle, number))
     return false;
   shelve(pool, context, block->bytes);
   return true;
 }
 
-/* After a free, while no capture is under way: starts to wait, without waiting, and keeps the bound. */
-static void tidy_locked(struct b200_pool *pool, struct b200_pool_context *context) {
+/* A fence of the context, as far as it has to be waited for, and of those whose work may touch its memory. */
+static void record_fences_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t stamp) {
   uint64_t generation = context->generation;
-  if (pool->ops.fence) {
-    ask_fence_locked(pool, context, false);
-    if (is_same(context, generation))
-      record_fence_locked(pool, context);
-  }
-  if (is_same(context, generation) && context->idle_bytes > pool->config.max_idle_bytes)
-    release_locked(pool, context, context->idle_bytes - pool->config.max_idle_bytes);
+  if (!pool->ops.fence)
+    return;
+  if (context->safe <= stamp)
+    record_fence_locked(pool, context);
+  for (int i = 0; i < B200_POOL_CONTEXTS && is_same(context, generation); i++)
+    if (context->peers >> i & 1 && pool->contexts[i].handle != 0)
+      record_fence_locked(pool, &pool->contexts[i]);
 }
 
-int b200_pool_free(struct b200_pool *pool, uint64_t handle, uint64_t address) {
+/* Waits as the driver's free would: for the context, not for its peers. */
+static bool wait_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t stamp) {
+  uint64_t generation = context->generation;
+  if (pool->ops.fence)
+    record_fence_locked(pool, context);
+  if (is_same(context, generation))
+    settle_one_locked(pool, context, stamp, true);
+  return is_same(context, generation) && context->safe > stamp;
+}
+
+int b200_pool_free(struct b200_pool *pool, uint64_t handle, uint64_t address, bool waits) {
   int status = 0;
   if (is_off(pool))
     return pool->ops.free(pool->ops.user, handle, address, true);
   bool keeps = is_pooling(pool) && !is_capturing(pool);
   lock(pool);
   uint32_t number = b200_pool_index_find(&pool->index, address);
+  uint64_t stamp = pool->clock;
+  if (keeps && waits && may_keep(pool, number)) {
+    keeps = wait_locked(pool, &pool->contexts[block_at(pool, number)->context], stamp);
+    number = b200_pool_index_find(&pool->index, address);
+  }
   if (number != 0 && block_at(pool, number)->idle) {
     pool->stats.double_frees++;
     status = pool->ops.invalid_value;
-  } else if (number != 0 && keeps && keep_locked(pool, number)) {
-    tidy_locked(pool, &pool->contexts[block_at(pool, number)->context]);
+  } else if (number != 0 && keeps && keep_locked(pool, number, stamp)) {
+    struct b200_pool_context *context = &pool->contexts[block_at(pool, number)->context];
+    uint64_t generation = context->generation;
+    record_fences_locked(pool, context, stamp);
+    if (is_same(context, generation) && context->idle_bytes > pool->config.max_idle_bytes)
+      release_locked(pool, context, context->idle_bytes - pool->config.max_idle_bytes, WAIT_OWN);
   } else {
     status = pass_free_locked(pool, handle, address, number);
   }

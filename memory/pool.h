@@ -15,12 +15,19 @@
  *   end, good    context.safe = max(context.safe, token)
  *   may be handed out, may be given back to the driver:  block.stamp < context.safe
  *
- * So a synchronisation counts for what was freed before it began, and for nothing else. A fence (an event recorded in every
- * stream of the context) is a synchronisation that begins when it is recorded and ends when it is seen complete.
- * Where work of one context may touch the memory of another, both must have synchronised: b200_pool_peer().
+ * So a synchronisation counts for what was freed before it began, and for nothing else. A fence (an event that stands for
+ * all work of the context) is a synchronisation that begins when it is recorded and ends when it is seen complete. Where
+ * work of one context may touch the memory of another, both must have synchronised: b200_pool_peer().
  *
- * Fit: the smallest idle block of the context of at least the bytes asked for and at most an eighth more; of equal ones the
- * one that was freed first. Below B200_POOL_MIN_BYTES nothing is kept: the driver packs small allocations into one page.
+ * Waiting. The driver's free waits for the work before it. A free that is to wait does so too, for its context. One that is
+ * not records a fence, and who needs the block waits for that: never for work that was submitted after the free, which may
+ * itself be waiting for the thread that allocates. Only where the caller has no fences does an allocation wait for all work,
+ * and where it has to give idle blocks back to the driver, whose free waits for all work. Work of another context is asked
+ * about, but waited for only when memory has run out.
+ *
+ * Fit: the smallest idle block of the context of at least the bytes asked for and in as many pages, so that the device holds
+ * no more than without the pool; of equal ones the one that was freed first. Below B200_POOL_MIN_BYTES nothing is kept: the
+ * driver packs small allocations into one page.
  *
  * Never cached, given back to the driver as the application frees them: pinned blocks (b200_pool_pin()), blocks that were
  * allocated while a capture was under way, and blocks that are freed while one is. The driver's answer is passed on.
@@ -41,7 +48,7 @@
  *
  * Thread-safety: every function from any thread, but b200_pool_init() and b200_pool_forget(). One mutex, for table work
  * only: never held over an operation, so operations may take any lock; they must not call the pool. Blocking:
- * b200_pool_malloc(), b200_pool_free() and b200_pool_trim() may synchronise a context, never while a capture is under way.
+ * b200_pool_malloc(), b200_pool_free() and b200_pool_trim() may wait for work, never while a capture is under way.
  * Memory: tables grow by mmap; a block that finds no room is not tracked and thus passes through. State is one struct,
  * zeroed and given by the caller.
  */
@@ -59,6 +66,7 @@
 
 #define B200_POOL_MIN_BYTES ((uint64_t)2 << 20) /* also the page by which the driver takes larger allocations */
 #define B200_POOL_CONTEXTS 32                   /* allocations of further contexts pass through */
+#define B200_POOL_FENCES 8                      /* of a context, outstanding; then the newest stands for more */
 
 enum b200_pool_mode { B200_POOL_OFF, B200_POOL_OBSERVE, B200_POOL_POOL };
 
@@ -82,11 +90,10 @@ struct b200_pool_ops {
      operation of the pool that finds a capture begun since answers as if it had failed (`free` excepted: relaxed mode). */
   bool (*capturing)(void *user);
 
-  /* Optional, together. Records an event in every stream of the context that may have work, the default streams included;
-     NULL: cannot say (streams unseen, or a capture), the pool goes without. */
-  void *(*fence)(void *user, uint64_t context);
-  /* Whether all those events are complete; with `wait`, after waiting for them. True: the fence is the caller's again. One
-     thread at a time asks about a fence. Fences of a context that is gone are not asked about again. */
+  /* Optional, together. Records an event that is complete when all work is that the context has now; `again`: one of an
+     earlier call, not asked about any more, or NULL. NULL: cannot be done (a capture), `again` is as it was. */
+  void *(*fence)(void *user, uint64_t context, void *again);
+  /* Whether it is complete; with `wait`, after waiting for that. Fences of a context that is gone go with it. */
   bool (*fence_done)(void *user, uint64_t context, void *fence, bool wait);
 
   /* Optional. Gives back idle device memory of the library's own (arenas); returns the bytes. Called first when memory has
@@ -102,13 +109,13 @@ struct b200_pool_config {
   uint64_t
       max_idle_bytes; /* of a context; above, blocks are given back, the first freed first. Exceeded in a capture only */
   /* Before the driver is asked for more, idle blocks are given back as far as live and idle ones of a context would exceed
-     the most that was ever live: the job never takes more from the device than it would without the pool, but for the eighth
-     by which a block may be too large. It costs no more calls than the frees that were put off. */
+     the most that was ever live: the job never takes more from the device than it would without the pool. It costs no more
+     calls than the frees that were put off. */
   bool within_peak;
   uint64_t reserve_bytes;
   uint32_t reserve_owners; /* 1 << enum b200_owner: those that may use the reserve */
-  /* A request that only a block in quarantine fits waits for it, instead of taking more memory. The application would have
-     waited in cudaFree; it waits for the fence that began with the free, where there is one, and else for the context. */
+  /* A request that only a block in quarantine fits waits for it, instead of taking more memory: the application would have
+     waited in cudaFree. */
   bool wait;
 };
 
@@ -133,15 +140,20 @@ struct b200_pool_stats {
   uint64_t live_blocks, pinned;                      /* now: known to the pool; of these pinned */
 };
 
+struct b200_pool_fence {
+  void *event;
+  uint64_t token; /* 0: stands for nothing that is not known to be complete */
+  uint32_t users; /* threads that ask about it, or record it */
+};
+
 struct b200_pool_context {
   uint64_t handle; /* 0: vacant */
   uint64_t generation;
   uint64_t safe;
   uint32_t peers; /* contexts, 1 << place, whose work may touch this one's memory */
   bool broken;
-  bool fence_busy; /* a thread is recording it or asking about it */
-  void *fence;
-  uint64_t fence_token;
+  uint32_t recording; /* threads that record a fence */
+  struct b200_pool_fence fences[B200_POOL_FENCES];
   uint64_t idle_bytes, live_bytes, live_peak_bytes; /* in whole pages, as all of the pool's accounts */
   bool free_is_known;
   uint64_t known_free; /* of the driver, when last asked, carried on since */
@@ -166,7 +178,7 @@ void b200_pool_init(struct b200_pool *pool, const struct b200_pool_ops *ops, con
 
 struct b200_pool_grant {
   uint64_t address;
-  uint64_t bytes; /* of the block; up to an eighth more than asked for. What the driver holds, and a ledger should charge */
+  uint64_t bytes; /* of the block; less than a page more than asked for. What the driver holds, and a ledger should charge */
   bool hit;
 };
 
@@ -179,10 +191,10 @@ int b200_pool_malloc(struct b200_pool *pool, uint64_t context, enum b200_owner o
 /*
  * A free, by the address alone: from any thread, whatever context is current (`context` is only handed to the operation when
  * the free passes through). Addresses that are not the base of a tracked block pass through: NULL, interior, managed,
- * stream-ordered, unknown. Free of an idle block: `invalid_value`.
- * Also right for cuMemFreeAsync() of a tracked block: the quarantine covers the order of its stream.
+ * stream-ordered, unknown. Free of an idle block: `invalid_value`. `waits`: returns when the work of the block's context is
+ * done, as the driver's does; where that fails, the driver is asked to free and its answer passed on.
  */
-int b200_pool_free(struct b200_pool *pool, uint64_t context, uint64_t address);
+int b200_pool_free(struct b200_pool *pool, uint64_t context, uint64_t address, bool waits);
 
 enum b200_pool_state { B200_POOL_UNKNOWN, B200_POOL_LIVE, B200_POOL_IDLE };
 /* Of the block that begins at `address`; may be out of date when it returns. */

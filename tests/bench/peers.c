@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usage: bench_peers driver|runtime LIVE [region]    nanoseconds of a pair of malloc and free of 4 MiB with so many other
- * blocks live: the median of rounds. `region`: within torch_memory_saver's region.
+ * usage: bench_peers driver|runtime LIVE [region]    nanoseconds of an allocation of 4 MiB, and of a pair of it and its
+ * free, with so many other blocks live: the medians of rounds. `region`: within torch_memory_saver's region.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -13,8 +13,9 @@
 
 extern int cudaMalloc(void **out, size_t bytes);
 extern int cudaFree(void *at);
+extern int pool_test_cache_free(int (*free_block)(void *), void *block); /* from where PyTorch's cache would free */
 
-enum { ROUNDS = 21, PAIRS = 2000 };
+enum { ROUNDS = 21, BATCH = 8, BATCHES = 250 };
 #define BYTES ((size_t)4 << 20)
 
 /* Found as a runtime finds them: others stand before the driver nowhere but in dlsym(). */
@@ -41,16 +42,40 @@ static int compare(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-static int pair(bool driver) {
-  uint64_t address;
-  void *pointer;
+static int get(bool driver, uint64_t *address) {
+  void *pointer = NULL;
   if (driver)
-    return cuMemAlloc(&address, BYTES) || cuMemFree(address);
-  return cudaMalloc(&pointer, BYTES) || cudaFree(pointer);
+    return cuMemAlloc(address, BYTES);
+  int status = cudaMalloc(&pointer, BYTES);
+  *address = (uint64_t)(uintptr_t)pointer;
+  return status;
+}
+
+static int put(bool driver, uint64_t address) {
+  return driver ? cuMemFree(address) : pool_test_cache_free(cudaFree, (void *)(uintptr_t)address);
+}
+
+/* Nanoseconds of an allocation and of a pair. */
+static int measure(bool driver, double *alloc_ns, double *pair_ns) {
+  uint64_t blocks[BATCH];
+  int wrong = 0;
+  double alloc = 0, all = 0;
+  for (int i = 0; i < BATCHES; i++) {
+    double start = now_ns();
+    for (int j = 0; j < BATCH; j++)
+      wrong |= get(driver, &blocks[j]);
+    alloc += now_ns() - start;
+    for (int j = 0; j < BATCH; j++)
+      wrong |= put(driver, blocks[j]);
+    all += now_ns() - start;
+  }
+  *alloc_ns = alloc / BATCH / BATCHES;
+  *pair_ns = all / BATCH / BATCHES;
+  return wrong;
 }
 
 int main(int argc, char **argv) {
-  double rounds[ROUNDS];
+  double allocs[ROUNDS], pairs[ROUNDS];
   if (argc < 3 || !find_driver())
     return 2;
   bool driver = strcmp(argv[1], "driver") == 0;
@@ -62,21 +87,17 @@ int main(int argc, char **argv) {
     enter(true);
   for (long live = strtol(argv[2], NULL, 10); live > 0; live--) {
     uint64_t address;
-    void *pointer;
-    if (driver ? cuMemAlloc(&address, BYTES) : cudaMalloc(&pointer, BYTES))
+    if (get(driver, &address))
       return 4;
   }
-  for (int round = 0; round < ROUNDS; round++) {
-    double start = now_ns();
-    for (int i = 0; i < PAIRS; i++)
-      if (pair(driver))
-        return 4;
-    rounds[round] = (now_ns() - start) / PAIRS;
-  }
-  qsort(rounds, ROUNDS, sizeof(rounds[0]), compare);
+  for (int round = 0; round < ROUNDS; round++)
+    if (measure(driver, &allocs[round], &pairs[round]))
+      return 4;
+  qsort(allocs, ROUNDS, sizeof allocs[0], compare);
+  qsort(pairs, ROUNDS, sizeof pairs[0], compare);
   Dl_info server;
   bool known = dladdr(*(void **)&cuMemAlloc, &server) != 0;
-  printf("%.1f %s\n", rounds[ROUNDS / 2], known ? server.dli_fname : "?");
+  printf("%.1f %.1f %s\n", allocs[ROUNDS / 2], pairs[ROUNDS / 2], known ? server.dli_fname : "?");
   fflush(stdout);
   _Exit(0); /* what others do when a process ends is not measured */
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: peers.py BENCH LIBRARY    ns of a pair of malloc and free over a driver that does nothing, in one run: bare, libb200opt.so
+"""usage: peers.py BENCH LIBRARY    ns of an allocation, and of a pair of it and its free, over a driver that does nothing, in one run: bare, libb200opt.so
 observing and pooling, and others that intercept memory, whose libraries are named by the environment (built by whoever asks, outside of
 this repository); what is not there, or does not start on this driver, is skipped and said so.
 
@@ -50,10 +50,10 @@ def measure(preload, variables, arguments, logs):
         return None, f"it ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}"
     if "only observed" in done.stderr:
         return None, done.stderr.strip().splitlines()[-1]
-    value, server = done.stdout.split()[-2:]
+    alloc, pair, server = done.stdout.split()[-3:]
     if preload == HAMI and os.path.basename(server) != os.path.basename(HAMI):
         return None, "the driver's functions are not its own: it does not stand before this driver"
-    return float(value), ""
+    return (float(alloc), float(pair)), ""
 
 
 with tempfile.TemporaryDirectory() as logs:
@@ -64,4 +64,8 @@ with tempfile.TemporaryDirectory() as logs:
             if value is not None:
                 times[name].append(value)
 for name in arms:
-    print(f"{name:34} {statistics.median(times[name]):9.1f} ns a pair" if times[name] else f"{name:34} SKIP: {why[name]}")
+    if times[name]:
+        alloc, pair = map(statistics.median, zip(*times[name]))
+        print(f"{name:34} {alloc:9.1f} ns an allocation, {pair:9.1f} ns a pair")
+    else:
+        print(f"{name:34} SKIP: {why[name]}")

@@ -69,6 +69,13 @@ ONE(cuDriverGetVersion, int, 13000)
 ONE(cuCtxGetCurrent, void *, (void *)0x10)
 ONE(cuCtxPopCurrent_v2, void *, (void *)0x10)
 
+EXPORT int cuEventCreate(void **event, unsigned flags);
+int cuEventCreate(void **event, unsigned flags) {
+  (void)flags;
+  *event = (void *)0x30;
+  return 0;
+}
+
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRetain(void **context, int device) {
   (void)device;
@@ -138,6 +145,10 @@ int cuCtxGetId(void *context, unsigned long long *id) {
   }
 NOTHING(cuInit)
 NOTHING(cuCtxPushCurrent_v2)
+NOTHING(cuCtxRecordEvent)
+NOTHING(cuEventDestroy_v2)
+NOTHING(cuEventQuery)
+NOTHING(cuEventSynchronize)
 NOTHING(cuDevicePrimaryCtxRelease_v2)
 NOTHING(cuMemPoolTrimTo)
 NOTHING(cuMemsetD8_v2)

@@ -95,7 +95,7 @@ static void get(struct b200_pool_grant *out, uint64_t size) {
 }
 
 static void put(const struct b200_pool_grant *block) {
-  if (b200_pool_free(&pool, CONTEXT, block->address) != 0)
+  if (b200_pool_free(&pool, CONTEXT, block->address, false) != 0)
     abort();
 }
 

@@ -178,7 +178,7 @@ def test_cost_of_a_passed_through_call(bench, request, record_property):
         print(f"{arm:8} {bench.run(arm)['steps_per_s']:8.2f} steps/s of the demo's job")
 
 
-TABLE_ROWS = ("alignment size_zero failure first_call free_null wrong_frees free_waits cross_api other_threads other_devices peers memory_info "
+TABLE_ROWS = ("alignment size_zero failure first_call free_null wrong_frees free_waits free_is_a_wait awaited cross_api other_threads other_devices peers memory_info "
               "attributes buffer_id sync_memops address_range ipc virtual_memory other_backing stream_ordered capture captured_memory contents "
               "reset primary_context forked at_exit").split()
 # What the pool may change, as in tests/pool/test_table.py.

@@ -74,8 +74,8 @@ static void allocate(struct worker *worker, struct parcel *parcel) {
   fill(worker, parcel);
 }
 
-static void release(struct parcel *parcel) {
-  if (b200_pool_free(&pool, 0, parcel->address) != 0) {
+static void release(struct parcel *parcel, bool waits) {
+  if (b200_pool_free(&pool, 0, parcel->address, waits) != 0) {
     fprintf(stderr, "a free was refused\n");
     abort();
   }
@@ -104,11 +104,11 @@ static void *work(void *argument) {
     else if (parcel->address == 0)
       allocate(worker, parcel);
     else
-      release(parcel);
+      release(parcel, (draw >> 40) % 8 == 0);
   }
   for (int i = 0; i < HELD; i++)
     if (worker->held[i].address != 0)
-      release(&worker->held[i]);
+      release(&worker->held[i], true);
   return NULL;
 }
 
@@ -151,7 +151,7 @@ static bool try(uint64_t seed, int threads, struct b200_pool_stats *sum) {
   free(workers);
   for (int i = 0; i < BOXES; i++)
     if (boxes.parcels[i].address != 0)
-      release(&boxes.parcels[i]);
+      release(&boxes.parcels[i], true);
   for (int i = 0; i < FAKE_CONTEXTS; i++)
     fake_run_all(&device, i);
   struct b200_pool_stats stats;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fake_device.h"
 
+#include <sched.h>
 #include <string.h>
 
 #define BASE 0x100000000000u
@@ -178,18 +179,18 @@ static bool fake_capturing(void *user) {
   return atomic_load(&device->capturing);
 }
 
-static void *fake_record_fence(void *user, uint64_t context) {
+static void *fake_record_fence(void *user, uint64_t context, void *again) {
   struct fake_device *device = user;
-  struct fake_fence *fence = NULL;
+  struct fake_fence *fence = again;
   pthread_mutex_lock(&device->lock);
-  device->illegal += atomic_load(&device->capturing);
+  device->illegal += atomic_load(&device->capturing) || (fence && fence->asking);
   for (int i = 0; i < FAKE_FENCES && !fence; i++)
-    if (!device->fence[i].out)
+    if (!device->fence[i].made)
       fence = &device->fence[i];
   for (int i = 0; i < FAKE_STREAMS && fence; i++)
     fence->until[i] = device->streams[context - 1][i].begun;
   if (fence) {
-    fence->out = true;
+    fence->made = true;
     device->fences++;
   }
   pthread_mutex_unlock(&device->lock);
@@ -203,11 +204,16 @@ static bool fake_fence_done(void *user, uint64_t context, void *asked, bool wait
   pthread_mutex_lock(&device->lock);
   device->fence_waits += wait;
   device->illegal += atomic_load(&device->capturing);
-  if (wait)
+  fence->asking++;
+  if (wait) {
+    pthread_mutex_unlock(&device->lock);
+    sched_yield();
+    pthread_mutex_lock(&device->lock);
     run_until(device, (int)context - 1, fence->until);
+  }
   for (int i = 0; i < FAKE_STREAMS; i++)
     done = done && device->streams[context - 1][i].done >= fence->until[i];
-  fence->out = !done;
+  fence->asking--;
   pthread_mutex_unlock(&device->lock);
   return done;
 }

@@ -6,7 +6,8 @@
  *
  * What must never happen is counted: `overlaps` (a block was handed out while work on it is pending), `early_frees` (the
  * pool gave back a block with pending work), `mismatches` (a block did not hold what was written), `faults` (work touched
- * memory that is not allocated), `illegal` (waiting, or an event, while a capture is under way).
+ * memory that is not allocated), `illegal` (waiting, or an event, while a capture is under way; a fence recorded again while
+ * a thread asks about it).
  */
 #ifndef B200_TESTS_FAKE_DEVICE_H
 #define B200_TESTS_FAKE_DEVICE_H
@@ -45,7 +46,8 @@ struct fake_block {
 };
 
 struct fake_fence {
-  bool out; /* with the pool */
+  bool made;
+  unsigned asking; /* threads that are asking about it */
   uint64_t until[FAKE_STREAMS];
 };
 

@@ -48,7 +48,7 @@ static int try_for(enum b200_owner owner, uint64_t bytes) {
 }
 
 static void put(uint64_t address) {
-  ck_assert_int_eq(b200_pool_free(&pool, A, address), 0);
+  ck_assert_int_eq(b200_pool_free(&pool, A, address, false), 0);
 }
 
 static void synchronize(uint64_t context) {
@@ -138,52 +138,55 @@ START_TEST(synchronisations_that_end_in_another_order_count_by_their_beginning) 
 }
 END_TEST
 
-START_TEST(a_fence_recorded_after_the_free_makes_it_safe_when_complete) {
+START_TEST(a_block_is_safe_once_the_work_from_before_its_free_is_done) {
   begin_with(GIB, true);
   uint64_t one = get(4 * MIB).address, other = get(8 * MIB).address;
   fake_launch(&device, 0, 0, one, true, 1);
-  put(one); /* a fence is recorded */
-  fake_launch(&device, 0, 1, other, true, 1);
-  put(other); /* that one is still out */
-  ck_assert_uint_eq(device.fences, 1);
+  put(one);
   ck_assert(!get(4 * MIB).hit);
   fake_run_all(&device, 0);
+  fake_launch(&device, 0, 1, other, true, 1);
+  put(other);
   struct b200_pool_grant again = get(4 * MIB);
   ck_assert(again.hit);
   ck_assert_uint_eq(again.address, one);
-  ck_assert(!get(8 * MIB).hit); /* freed after the fence */
+  ck_assert(!get(8 * MIB).hit);
+  ck_assert_uint_eq(device.fences, 2);
   ck_assert_uint_eq(device.synchronisations + device.fence_waits, 0);
 }
 END_TEST
 
-START_TEST(waiting_is_for_the_fence_where_it_covers_the_block) {
+START_TEST(waiting_is_for_the_work_from_before_the_free_only) {
   begin_with(GIB, true);
   config.wait = true;
   begin();
-  uint64_t one = get(4 * MIB).address, other = get(8 * MIB).address;
+  uint64_t live = get(16 * MIB).address, one = get(4 * MIB).address, other = get(8 * MIB).address;
   fake_launch(&device, 0, 0, one, true, 1);
   put(one);
+  fake_launch(&device, 0, 1, other, true, 1);
   put(other);
+  fake_launch(&device, 0, 2, live, true, 1); /* may be waiting for this very thread */
   ck_assert(get(4 * MIB).hit);
-  ck_assert_uint_eq(device.fence_waits, 1);
-  ck_assert_uint_eq(device.synchronisations, 0);
+  ck_assert_uint_eq(device.streams[0][1].done, 0);
   ck_assert(get(8 * MIB).hit);
-  ck_assert_uint_eq(device.synchronisations, 1);
+  ck_assert_uint_eq(b200_pool_trim(&pool, A, GIB), 0);
+  ck_assert_uint_eq(device.streams[0][2].done, 0);
+  ck_assert_uint_eq(device.fence_waits, 2);
+  ck_assert_uint_eq(device.synchronisations, 0);
   ck_assert_uint_eq(stats().waits, 2);
 }
 END_TEST
 
-START_TEST(a_fence_from_before_the_free_is_not_waited_for) {
+START_TEST(a_newer_fence_does_for_an_older_free) {
   begin_with(GIB, true);
   config.wait = true;
   begin();
   uint64_t one = get(4 * MIB).address, other = get(8 * MIB).address;
-  fake_launch(&device, 0, 0, one, true, 1);
   put(one);
   put(other);
   ck_assert(get(8 * MIB).hit);
-  ck_assert_uint_eq(device.fence_waits, 0);
-  ck_assert_uint_eq(device.synchronisations, 1);
+  ck_assert(get(4 * MIB).hit);
+  ck_assert_uint_eq(device.fence_waits, 1);
 }
 END_TEST
 
@@ -193,9 +196,97 @@ START_TEST(of_blocks_in_quarantine_the_smallest_is_waited_for) {
   begin();
   uint64_t small = get(16 * MIB).address, large = get(18 * MIB).address;
   fake_launch(&device, 0, 0, small, true, 1);
-  put(small); /* the fence covers this one only */
+  put(small);
+  fake_launch(&device, 0, 1, large, true, 1);
   put(large);
   ck_assert_uint_eq(get(16 * MIB).address, small);
+  ck_assert_uint_eq(device.streams[0][1].done, 0);
+}
+END_TEST
+
+/* More frees than fences: the newest stands for more, nothing is waited for by all of them, nothing is lost. */
+START_TEST(fences_are_few_and_used_again) {
+  enum { FREES = 3 * B200_POOL_FENCES };
+  uint64_t addresses[FREES];
+  begin_with(4 * GIB, true);
+  config.wait = true;
+  begin();
+  for (int round = 0; round < 20; round++) {
+    for (int i = 0; i < FREES; i++)
+      addresses[i] = get((uint64_t)(4 + 2 * i) * 2 * MIB).address;
+    for (int i = 0; i < FREES; i++) {
+      fake_launch(&device, 0, i % FAKE_STREAMS, addresses[i], true, 1);
+      put(addresses[i]);
+    }
+  }
+  ck_assert_uint_eq(device.fences, 20 * FREES);
+  ck_assert_uint_eq(device.synchronisations, 0);
+  ck_assert_uint_eq(device.frees, 0);
+  for (int i = B200_POOL_FENCES; i < FAKE_FENCES; i++)
+    ck_assert(!device.fence[i].made);
+  ck_assert_uint_eq(fake_wrongs(&device), 0);
+}
+END_TEST
+
+START_TEST(without_a_fence_the_context_is_waited_for) {
+  begin_with(GIB, true);
+  config.wait = true;
+  for (int i = 0; i < FAKE_FENCES; i++)
+    device.fence[i].made = true; /* none is left */
+  begin();
+  put(get(4 * MIB).address);
+  ck_assert(get(4 * MIB).hit);
+  ck_assert_uint_eq(device.synchronisations, 1);
+}
+END_TEST
+
+START_TEST(a_free_that_waits_ends_after_the_work_of_its_context) {
+  for (int fences = 0; fences < 2; fences++) {
+    begin_with(GIB, fences);
+    uint64_t one = get(4 * MIB).address, other = get(8 * MIB).address,
+             elsewhere = get_for(B, B200_OWNER_PYTORCH, 4 * MIB).address;
+    b200_pool_peer(&pool, A, B);
+    fake_launch(&device, 0, 3, other, true, 1);
+    fake_launch(&device, 1, 3, elsewhere, true, 1);
+    ck_assert_int_eq(b200_pool_free(&pool, A, one, true), 0);
+    ck_assert_uint_eq(device.streams[0][3].done, 1);
+    ck_assert_uint_eq(device.streams[1][3].done, 0); /* the driver's would not wait for that either … */
+    ck_assert(!get(4 * MIB).hit);                    /* … but it may touch the block */
+    fake_run_all(&device, 1);
+    synchronize(B);
+    ck_assert_uint_eq(get(4 * MIB).address, one);
+    ck_assert_uint_eq(device.frees, 0);
+  }
+}
+END_TEST
+
+START_TEST(a_free_that_cannot_wait_is_the_drivers) {
+  begin_with(GIB, false);
+  uint64_t one = get(4 * MIB).address;
+  device.fail_synchronize = device.fail_free = 700;
+  ck_assert_int_eq(b200_pool_free(&pool, A, one, true), 700);
+  ck_assert_int_eq(b200_pool_look(&pool, one), B200_POOL_LIVE);
+  device.fail_free = 0;
+  ck_assert_int_eq(b200_pool_free(&pool, A, one, true), 0);
+  ck_assert_uint_eq(device.direct_frees, 2);
+  ck_assert_int_eq(b200_pool_look(&pool, one), B200_POOL_UNKNOWN);
+}
+END_TEST
+
+/* Work of a peer may wait for what this thread has not yet launched. */
+START_TEST(a_peer_is_waited_for_only_when_memory_has_run_out) {
+  begin_with(64 * MIB, true);
+  config.wait = config.within_peak = true;
+  begin();
+  uint64_t one = get(40 * MIB).address, elsewhere = get_for(B, B200_OWNER_PYTORCH, 4 * MIB).address;
+  b200_pool_peer(&pool, A, B);
+  fake_launch(&device, 1, 0, elsewhere, true, 1);
+  put(one);
+  ck_assert(!get(16 * MIB).hit);
+  ck_assert_uint_eq(device.streams[1][0].done, 0);
+  ck_assert_int_eq(b200_pool_look(&pool, one), B200_POOL_IDLE);
+  ck_assert(!get(40 * MIB).hit);
+  ck_assert_uint_eq(device.streams[1][0].done, 1);
   ck_assert_uint_eq(device.synchronisations, 0);
 }
 END_TEST
@@ -231,19 +322,19 @@ START_TEST(a_synchronisation_that_fails_makes_nothing_safe) {
 }
 END_TEST
 
-START_TEST(the_smallest_block_up_to_an_eighth_larger_is_taken) {
+START_TEST(the_smallest_block_of_as_many_pages_is_taken) {
   begin_with(64 * GIB, false);
-  uint64_t large = get(18 * MIB).address, exact = get(16 * MIB).address, far = get(18 * MIB + 1).address;
+  uint64_t large = get(16 * MIB).address, exact = get(15 * MIB).address, far = get(16 * MIB + 1).address;
   put(large);
   put(far);
   put(exact);
   synchronize(A);
-  ck_assert_uint_eq(get(16 * MIB).address, exact);
-  struct b200_pool_grant grant = get(16 * MIB);
+  ck_assert_uint_eq(get(15 * MIB).address, exact);
+  struct b200_pool_grant grant = get(15 * MIB);
   ck_assert_uint_eq(grant.address, large);
-  ck_assert_uint_eq(grant.bytes, 18 * MIB);
-  ck_assert(!get(16 * MIB).hit);
-  ck_assert(!get(18 * MIB + 2).hit); /* never a smaller one */
+  ck_assert_uint_eq(grant.bytes, 16 * MIB);
+  ck_assert(!get(15 * MIB).hit);
+  ck_assert(!get(16 * MIB + 2).hit); /* never a smaller one */
 }
 END_TEST
 
@@ -261,12 +352,12 @@ END_TEST
 START_TEST(blocks_stay_with_their_context) {
   begin_with(GIB, false);
   uint64_t address = get_for(A, B200_OWNER_PYTORCH, 4 * MIB).address;
-  ck_assert_int_eq(b200_pool_free(&pool, B, address), 0); /* whatever context is current */
+  ck_assert_int_eq(b200_pool_free(&pool, B, address, false), 0); /* whatever context is current */
   synchronize(A);
   synchronize(B);
   ck_assert(!get_for(B, B200_OWNER_PYTORCH, 4 * MIB).hit);
   ck_assert(get_for(A, B200_OWNER_PYTORCH, 4 * MIB).hit);
-  ck_assert_int_eq(b200_pool_free(&pool, 0, address), 0);
+  ck_assert_int_eq(b200_pool_free(&pool, 0, address, false), 0);
   synchronize(B); /* says nothing of A */
   ck_assert(!get_for(A, B200_OWNER_PYTORCH, 4 * MIB).hit);
 }
@@ -290,10 +381,12 @@ START_TEST(with_a_peer_both_contexts_must_have_synchronised) {
   uint64_t address = get(4 * MIB).address;
   fake_launch(&device, 1, 0, address, true, 1);
   put(address);
+  ck_assert(!get(4 * MIB).hit);
+  ck_assert_uint_eq(device.synchronisations, 1); /* B may be waiting for this thread */
+  synchronize(B);
   struct b200_pool_grant grant = get(4 * MIB);
   ck_assert(grant.hit);
   fake_handed_out(&device, grant.address);
-  ck_assert_uint_eq(device.synchronisations, 2);
   put(grant.address);
   b200_pool_context_gone(&pool, B);
   synchronize(A);
@@ -305,9 +398,9 @@ END_TEST
 START_TEST(what_is_not_the_base_of_a_block_passes_through) {
   begin_with(GIB, false);
   uint64_t address = get(4 * MIB).address;
-  ck_assert_int_eq(b200_pool_free(&pool, A, 0), 0);
-  ck_assert_int_eq(b200_pool_free(&pool, A, address + 512), FAKE_INVALID);
-  ck_assert_int_eq(b200_pool_free(&pool, A, 12345), FAKE_INVALID);
+  ck_assert_int_eq(b200_pool_free(&pool, A, 0, false), 0);
+  ck_assert_int_eq(b200_pool_free(&pool, A, address + 512, false), FAKE_INVALID);
+  ck_assert_int_eq(b200_pool_free(&pool, A, 12345, false), FAKE_INVALID);
   ck_assert_int_eq(b200_pool_look(&pool, address), B200_POOL_LIVE);
   ck_assert_uint_eq(device.frees, 2); /* the fake does not count frees of NULL */
 }
@@ -317,13 +410,13 @@ START_TEST(a_second_free_is_an_error) {
   begin_with(GIB, false);
   uint64_t address = get(4 * MIB).address;
   put(address);
-  ck_assert_int_eq(b200_pool_free(&pool, A, address), FAKE_INVALID);
+  ck_assert_int_eq(b200_pool_free(&pool, A, address, false), FAKE_INVALID);
   synchronize(A);
-  ck_assert_int_eq(b200_pool_free(&pool, A, address), FAKE_INVALID);
+  ck_assert_int_eq(b200_pool_free(&pool, A, address, false), FAKE_INVALID);
   ck_assert_uint_eq(stats().double_frees, 2);
   ck_assert_uint_eq(device.frees, 0);
   b200_pool_trim(&pool, A, GIB);
-  ck_assert_int_eq(b200_pool_free(&pool, A, address), FAKE_INVALID); /* the driver's own answer */
+  ck_assert_int_eq(b200_pool_free(&pool, A, address, false), FAKE_INVALID); /* the driver's own answer */
   ck_assert_uint_eq(device.frees, 2);
 }
 END_TEST
@@ -342,7 +435,7 @@ START_TEST(pinned_blocks_are_never_handed_out_again) {
   ck_assert_uint_eq(get(4 * MIB).address, other);
   ck_assert(!get(4 * MIB).hit);
   ck_assert_int_eq(b200_pool_look(&pool, idle), B200_POOL_IDLE);
-  ck_assert_int_eq(b200_pool_free(&pool, A, idle), FAKE_INVALID);
+  ck_assert_int_eq(b200_pool_free(&pool, A, idle, false), FAKE_INVALID);
   ck_assert_uint_eq(b200_pool_trim(&pool, A, GIB), 4 * MIB);
   ck_assert_uint_eq(stats().pinned, 0);
 }
@@ -365,7 +458,7 @@ START_TEST(a_free_that_the_driver_refuses_leaves_the_block) {
   uint64_t address = get(4 * MIB).address;
   b200_pool_pin(&pool, address, 1);
   device.fail_free = 700;
-  ck_assert_int_eq(b200_pool_free(&pool, A, address), 700);
+  ck_assert_int_eq(b200_pool_free(&pool, A, address, false), 700);
   ck_assert_int_eq(b200_pool_look(&pool, address), B200_POOL_LIVE);
   ck_assert_uint_eq(stats().pinned, 1);
   device.fail_free = 0;
@@ -499,7 +592,7 @@ START_TEST(a_broken_context_is_served_by_the_driver) {
   b200_pool_context_broken(&pool, A);
   device.fail_alloc = device.fail_free = 700;
   ck_assert_int_eq(try_for(B200_OWNER_PYTORCH, 4 * MIB), 700);
-  ck_assert_int_eq(b200_pool_free(&pool, A, live), 700);
+  ck_assert_int_eq(b200_pool_free(&pool, A, live, false), 700);
   ck_assert_uint_eq(b200_pool_trim(&pool, A, GIB), 0);
   ck_assert_uint_eq(device.synchronisations, 0);
 }
@@ -720,7 +813,7 @@ START_TEST(off_and_observe_leave_everything_to_the_driver) {
     begin();
     uint64_t address = get(16 * MIB).address;
     put(address);
-    ck_assert_int_eq(b200_pool_free(&pool, A, address), FAKE_INVALID);
+    ck_assert_int_eq(b200_pool_free(&pool, A, address, false), FAKE_INVALID);
     ck_assert_int_eq(try_for(B200_OWNER_PYTORCH, 100 * MIB), FAKE_OUT_OF_MEMORY);
     ck_assert_uint_eq(b200_pool_sync_begin(&pool, A), 0);
     ck_assert(b200_pool_admit(&pool, A, B200_OWNER_PYTORCH, 64 * MIB));
@@ -758,7 +851,7 @@ START_TEST(a_forked_child_forgets) {
     alarm(30);
     b200_pool_forget(&pool);
     bool good = b200_pool_look(&pool, live) == B200_POOL_UNKNOWN && device.frees == 0 &&
-                b200_pool_free(&pool, A, live) == 0 && device.direct_frees == 1 && stats().idle_bytes == 0;
+                b200_pool_free(&pool, A, live, false) == 0 && device.direct_frees == 1 && stats().idle_bytes == 0;
     _exit(good ? 0 : 1);
   }
   pthread_mutex_unlock(&pool.lock);
@@ -799,8 +892,8 @@ START_TEST(contexts_beyond_the_table_pass_through) {
     ck_assert_int_eq(b200_pool_look(&pool, grant.address),
                      context <= B200_POOL_CONTEXTS ? B200_POOL_LIVE : B200_POOL_UNKNOWN);
   }
-  b200_pool_peer(&pool, A, B200_POOL_CONTEXTS + 1);                  /* whose synchronisations cannot be followed */
-  ck_assert_int_eq(b200_pool_free(&pool, A, A << 40), FAKE_INVALID); /* the fake does not know it, but was asked */
+  b200_pool_peer(&pool, A, B200_POOL_CONTEXTS + 1);                         /* whose synchronisations cannot be followed */
+  ck_assert_int_eq(b200_pool_free(&pool, A, A << 40, false), FAKE_INVALID); /* the fake does not know it, but was asked */
 }
 END_TEST
 
@@ -836,9 +929,9 @@ static int check_synchronize(void *user, uint64_t context) {
   return inner.synchronize(user, context);
 }
 
-static void *check_fence(void *user, uint64_t context) {
+static void *check_fence(void *user, uint64_t context, void *again) {
   expect_unlocked();
-  return inner.fence(user, context);
+  return called % 4 == 0 ? NULL : inner.fence(user, context, again);
 }
 
 static bool check_fence_done(void *user, uint64_t context, void *fence, bool wait) {
@@ -900,13 +993,18 @@ END_TEST
   X(errors_of_the_driver_pass_unchanged_and_write_nothing)                                                                  \
   X(only_a_synchronisation_that_began_after_the_free_counts)                                                                \
   X(synchronisations_that_end_in_another_order_count_by_their_beginning)                                                    \
-  X(a_fence_recorded_after_the_free_makes_it_safe_when_complete)                                                            \
-  X(waiting_is_for_the_fence_where_it_covers_the_block)                                                                     \
-  X(a_fence_from_before_the_free_is_not_waited_for)                                                                         \
+  X(a_block_is_safe_once_the_work_from_before_its_free_is_done)                                                             \
+  X(waiting_is_for_the_work_from_before_the_free_only)                                                                      \
+  X(a_newer_fence_does_for_an_older_free)                                                                                   \
   X(of_blocks_in_quarantine_the_smallest_is_waited_for)                                                                     \
+  X(fences_are_few_and_used_again)                                                                                          \
+  X(without_a_fence_the_context_is_waited_for)                                                                              \
+  X(a_free_that_waits_ends_after_the_work_of_its_context)                                                                   \
+  X(a_free_that_cannot_wait_is_the_drivers)                                                                                 \
+  X(a_peer_is_waited_for_only_when_memory_has_run_out)                                                                      \
   X(one_synchronisation_serves_many_frees)                                                                                  \
   X(a_synchronisation_that_fails_makes_nothing_safe)                                                                        \
-  X(the_smallest_block_up_to_an_eighth_larger_is_taken)                                                                     \
+  X(the_smallest_block_of_as_many_pages_is_taken)                                                                           \
   X(of_equal_blocks_the_first_freed_is_taken)                                                                               \
   X(blocks_stay_with_their_context)                                                                                         \
   X(with_a_peer_both_contexts_must_have_synchronised)                                                                       \

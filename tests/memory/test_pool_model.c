@@ -105,8 +105,8 @@ static struct entry *fitting(int context, uint64_t bytes, bool safe_only) {
   struct entry *found = NULL;
   for (int i = 0; i < model.count; i++) {
     struct entry *entry = &model.entries[i];
-    if (!entry->idle || entry->pinned || entry->context != context || entry->bytes < bytes ||
-        entry->bytes - bytes > bytes / 8 || (safe_only && !is_safe(entry)))
+    if (!entry->idle || entry->pinned || entry->context != context || entry->bytes < bytes || entry->bytes > pages(bytes) ||
+        (safe_only && !is_safe(entry)))
       continue;
     if (!found || entry->bytes < found->bytes || (entry->bytes == found->bytes && entry->freed < found->freed))
       found = entry;
@@ -205,7 +205,7 @@ static void do_free(void) {
     if (sum > config.max_idle_bytes)
       give_back(context, sum - config.max_idle_bytes);
   }
-  ck_assert_int_eq(b200_pool_free(&pool, FAKE_CONTEXT(draw(CONTEXTS)), address), idle ? FAKE_INVALID : 0);
+  ck_assert_int_eq(b200_pool_free(&pool, FAKE_CONTEXT(draw(CONTEXTS)), address, false), idle ? FAKE_INVALID : 0);
 }
 
 static void do_interior_free(void) {
@@ -213,7 +213,7 @@ static void do_interior_free(void) {
   if (!entry)
     return;
   model.frees++;
-  ck_assert_int_eq(b200_pool_free(&pool, 0, entry->address + 1 + draw(entry->bytes)), FAKE_INVALID);
+  ck_assert_int_eq(b200_pool_free(&pool, 0, entry->address + 1 + draw(entry->bytes), false), FAKE_INVALID);
 }
 
 static void do_sync_begin(void) {

@@ -69,6 +69,7 @@
 /* Not on every node and driver; the last is the tests' own. */
 #define OPTIONAL_FUNCTIONS(X)                                                                                               \
   X(pool_test_note, void, (CUdeviceptr))                                                                                    \
+  X(cuStreamWaitValue32_v2, CUresult, (CUstream, CUdeviceptr, cuuint32_t, unsigned))                                        \
   X(cudaGraphInstantiate, cudaError_t, (cudaGraphExec_t *, cudaGraph_t, unsigned long long))                                \
   X(cuDevicePrimaryCtxReset_v2, CUresult, (CUdevice))                                                                       \
   X(cuMemRetainAllocationHandle, CUresult, (CUmemGenericAllocationHandle *, void *))                                        \
@@ -78,6 +79,12 @@
 FUNCTIONS(DECLARE)
 OPTIONAL_FUNCTIONS(DECLARE)
 #undef DECLARE
+
+/* cudaFree as PyTorch's caching allocator calls it, and the library can tell. */
+extern cudaError_t pool_test_cache_free(cudaError_t (*free_block)(void *), void *block);
+static inline cudaError_t free_as_pytorch(void *block) {
+  return pool_test_cache_free(p_cudaFree, block);
+}
 
 static void load_functions(void) {
   const char *runtime = getenv("POOL_TEST_CUDART");

@@ -34,7 +34,7 @@ static void must(int status, const char *what, int line) {
 
 static void empty_cache(void) {
   for (int i = 0; i < cache.count; i++)
-    MUST(p_cudaFree(cache.blocks[i]));
+    MUST(free_as_pytorch(cache.blocks[i]));
   cache.count = 0;
 }
 

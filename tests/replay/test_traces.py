@@ -41,7 +41,7 @@ def test_recorded_is_what_pytorch_counted(trace, name):
     assert (torch["num_alloc_retries"] > 0) == ("lengths" in name)
 
 
-@pytest.mark.parametrize("name, fewer", [("fsdp2_near_limit", 0.9), ("fsdp2_near_limit_lengths", 0.6)])
+@pytest.mark.parametrize("name, fewer", [("fsdp2_near_limit", 0.9), ("fsdp2_near_limit_lengths", 0.55)])
 def test_cache_near_the_limit(trace, name, fewer):
     """Equal steps: nine of ten driver calls go. With sequences of different lengths not every block fits again."""
     report, _ = trace(name)
@@ -49,7 +49,7 @@ def test_cache_near_the_limit(trace, name, fewer):
     handles = rows["cache"]["create"] + rows["cache"]["release"]  # NCCL's, which a cache of cudaMalloc lets pass
     before = rows["cudamalloc"]["malloc"] + rows["cudamalloc"]["free"] - handles
     after = rows["cache"]["malloc"] + rows["cache"]["free"]
-    assert rows["cache"]["peak_reserved"] <= 1.02 * rows["cudamalloc"]["peak_reserved"]
+    assert rows["cache"]["peak_reserved"] == rows["cudamalloc"]["peak_reserved"]
     assert after <= (1 - fewer) * before, f"{after} instead of {before}"
 
 

@@ -61,10 +61,10 @@ static void make_live(struct state *state, const struct block *block) {
     state->live_peak_bytes = state->live_bytes;
 }
 
-/* The smallest idle block of at least `bytes` and at most an eighth more; of equal ones that which was freed first. */
+/* The smallest idle block of at least `bytes` and in as many pages; of equal ones that which was freed first. */
 static struct block *take_idle(struct state *state, uint64_t bytes) {
   struct block *block = REPLAY_ELEMENT(replay_tree_find(&state->idle, bytes, 0, 0), struct block, node);
-  if (!block || block->bytes > bytes + bytes / 8)
+  if (!block || block->bytes > pages(bytes))
     return NULL;
   take_out(state, block);
   make_live(state, block);

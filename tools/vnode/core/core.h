@@ -289,6 +289,9 @@ VNODE_API void vnode_device_wait(int device);
 VNODE_API enum vnode_status vnode_event_create(unsigned flags, struct vnode_event **out);
 VNODE_API enum vnode_status vnode_event_destroy(struct vnode_event *event);
 VNODE_API enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_stream *stream);
+/* The event stands for all work that the device has now. A capture of one of its streams is spoilt by that. NOT_SUPPORTED in
+   eager order while another thread runs work of the device. */
+VNODE_API enum vnode_status vnode_event_record_device(struct vnode_event *event, int device);
 VNODE_API enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event);
 VNODE_API enum vnode_status vnode_event_synchronize(struct vnode_event *event);
 VNODE_API bool vnode_event_is(const struct vnode_event *event);

@@ -27,6 +27,7 @@ struct vnode_stream {
   int id, device, priority;
   unsigned flags;
   bool legacy;                               /* the device's default stream */
+  bool behind_all;                           /* the device's, for events that stand for all of its work */
   _Atomic(struct vnode_capture *) capture;   /* not NULL: what is submitted goes into a graph */
   struct vnode_stream *next_all, *next_free; /* streams are never given back to the C library */
   _Atomic int64_t host_ns, end_ns;           /* clock of the last submission, end of the last operation that ran */
@@ -64,7 +65,8 @@ struct vnode_stream *vnode_stream_make(int device, unsigned flags, int priority)
 void vnode_stream_recycle(struct vnode_stream *stream);
 /* All streams that ever were, the default streams included, one after another; NULL: the first, then the end. */
 struct vnode_stream *vnode_stream_next(struct vnode_stream *previous);
-/* Blocking streams and the legacy stream of a device wait for each other (CUDA programming guide, "Default Stream"). */
+/* Whether what comes next in `a` waits for `b`: blocking streams and the legacy stream of a device wait for each other (CUDA
+   programming guide, "Default Stream"). */
 bool vnode_stream_is_ordered_with(const struct vnode_stream *a, const struct vnode_stream *b);
 /* Whether there can be any with which it is. */
 bool vnode_stream_is_blocking(const struct vnode_stream *stream);

@@ -186,10 +186,14 @@ struct vnode_stream *vnode_stream_next(struct vnode_stream *previous) {
 }
 
 bool vnode_stream_is_ordered_with(const struct vnode_stream *a, const struct vnode_stream *b) {
+  if (a->behind_all)
+    return a != b && a->device == b->device;
   return a != b && a->device == b->device && a->legacy != b->legacy && !((a->flags | b->flags) & VNODE_STREAM_NON_BLOCKING);
 }
 
 bool vnode_stream_is_blocking(const struct vnode_stream *stream) {
+  if (stream->behind_all)
+    return true;
   return !(stream->flags & VNODE_STREAM_NON_BLOCKING) && atomic_load_explicit(&blocking_streams, memory_order_relaxed);
 }
 
@@ -451,6 +455,43 @@ enum vnode_status vnode_event_record(struct vnode_event *event, struct vnode_str
   }
   run_now(real, &(struct vnode_op){.name = "event record", .work = record_now, .args = &event});
   return VNODE_OK;
+}
+
+/* Made when it is first needed. NULL without memory. */
+static struct vnode_stream *stream_behind_all(int device) {
+  static struct vnode_stream *streams[VNODE_MAX_DEVICES];
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  struct vnode_stream *stream = streams[device];
+  if (!stream && (stream = vnode_stream_make(device, VNODE_STREAM_NON_BLOCKING, 0))) {
+    stream->behind_all = true;
+    streams[device] = stream;
+  }
+  pthread_mutex_unlock(&lock);
+  return stream;
+}
+
+/* In eager order an event is complete when it is recorded: there is none for work that another thread is running. */
+static bool is_device_idle_now(int device) {
+  for (struct vnode_stream *stream = vnode_stream_next(NULL); stream; stream = vnode_stream_next(stream))
+    if (stream->device == device && !vnode_stream_idle(stream))
+      return false;
+  return true;
+}
+
+enum vnode_status vnode_event_record_device(struct vnode_event *event, int device) {
+  if (vnode_forked())
+    return VNODE_NOT_INITIALIZED;
+  if (!vnode_event_is(event))
+    return VNODE_INVALID_VALUE;
+  pthread_once(&once, init_defaults);
+  enum vnode_status status = vnode_capture_synchronize_device(device);
+  if (status)
+    return status;
+  if (!vnode_is_late() && !is_device_idle_now(device))
+    return VNODE_NOT_SUPPORTED;
+  struct vnode_stream *stream = stream_behind_all(device);
+  return stream ? vnode_event_record(event, stream) : VNODE_SYSTEM;
 }
 
 enum vnode_status vnode_event_wait(struct vnode_stream *stream, struct vnode_event *event) {

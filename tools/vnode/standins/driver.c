@@ -296,6 +296,13 @@ CUresult cuCtxSynchronize(void) {
   return vnode_cuda_status(vnode_device_synchronize(vnode_device_current()));
 }
 
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
+  VNODE_DRIVER_READY();
+  if (device_of(context) < 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  return vnode_handle_status(vnode_event_record_device((struct vnode_event *)event, device_of(context)));
+}
+
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
   VNODE_DRIVER_READY();
   if (least)
