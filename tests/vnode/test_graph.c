@@ -497,6 +497,7 @@ static void check_waits(enum cudaStreamCaptureMode mode, int which) {
   cudaEvent_t event = make_event();
   cudaStream_t stream = begin(mode);
   OK(cudaEventRecord(event, stream));
+  CUcontext context;
   float ms;
   switch (which) {
   case 0:
@@ -523,6 +524,10 @@ static void check_waits(enum cudaStreamCaptureMode mode, int which) {
   case 7:
     ck_assert_int_eq(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     break;
+  case 8: /* also by an event that would stand for its work, among others' */
+    ck_assert_int_eq(cuCtxGetCurrent(&context), CUDA_SUCCESS);
+    ck_assert_int_eq(cuCtxRecordEvent(context, make_event()), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    break;
   default:
     GIVES(cudaEventElapsedTime(&ms, event, event), cudaErrorCapturedEvent);
     GIVES(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
@@ -532,7 +537,7 @@ static void check_waits(enum cudaStreamCaptureMode mode, int which) {
 
 START_TEST(waiting_for_a_capture_spoils_it_in_every_mode) {
   for (int mode = cudaStreamCaptureModeGlobal; mode <= cudaStreamCaptureModeRelaxed; mode++)
-    for (int which = 0; which < 9; which++)
+    for (int which = 0; which < 10; which++)
       check_waits((enum cudaStreamCaptureMode)mode, which);
 }
 END_TEST

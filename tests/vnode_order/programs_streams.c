@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with waits, events and streams. */
+#include <cuda.h>
 #include <pthread.h>
 
 #include "programs.h"
@@ -110,6 +111,37 @@ static bool synchronizes_an_old_record(bool wrong) {
   MUST(cudaEventSynchronize(on.e));
   copy(on.y, on.x, on.b);
   return holds(on.y, 2);
+}
+
+/* One event for all work that the context has: of every stream, and of none that comes later. */
+static bool records_the_context_before_the_work(bool wrong) {
+  CUcontext context;
+  MUST(cuCtxGetCurrent(&context));
+  fill(on.x, 1, on.a);
+  if (wrong)
+    MUST(cuCtxRecordEvent(context, on.e));
+  fill(on.y, 1, on.b);
+  if (!wrong)
+    MUST(cuCtxRecordEvent(context, on.e));
+  wait_for(on.c, on.e);
+  copy(on.z, on.y, on.c);
+  fill(on.x, 2, on.c);
+  return holds(on.z, 1) && holds(on.x, 2);
+}
+
+/* Its fill runs on in the late orders, and what is read is not touched by it. */
+static bool waits_for_the_context_and_not_for_later_work(bool wrong) {
+  (void)wrong;
+  CUcontext context;
+  MUST(cuCtxGetCurrent(&context));
+  fill(on.x, 1, on.a);
+  fill(on.y, 1, on.b);
+  MUST(cuCtxRecordEvent(context, on.e));
+  fill(on.z, 1, on.c);
+  MUST(cudaEventSynchronize(on.e));
+  MUST(cudaMemcpyAsync(on.pinned, on.x, PROGRAM_BYTES, cudaMemcpyDeviceToHost, on.b));
+  synchronize(on.b);
+  return all_bytes_are(on.pinned, 1);
 }
 
 static bool ignores_what_the_stream_says(bool wrong) {
@@ -298,6 +330,7 @@ const struct program stream_programs[] = {
     {"breaks a chain of waits", breaks_a_chain, read_race, "copy", "fill", .shows = true},
     {"synchronizes the wrong stream", synchronizes_the_wrong_stream, read_race, "copy", "fill", .shows = true},
     {"synchronizes an old record", synchronizes_an_old_record, read_race, "copy", "fill", .shows = true},
+    {"records the context before the work", records_the_context_before_the_work, read_race, "copy", "fill", .shows = true},
     {"ignores what the stream says", ignores_what_the_stream_says, read_race, "copy", "fill", .shows = true},
     {"ignores what the event says", ignores_what_the_event_says, read_race, "copy", "fill", .shows = true},
     {"takes a non-blocking stream for a blocking one", takes_a_non_blocking_stream_for_a_blocking_one, read_race, "copy",
@@ -311,6 +344,7 @@ const struct program stream_programs[] = {
     {"does not wait for the other device", does_not_wait_for_the_other_device, read_race, "copy", "fill", .shows = true},
     {"blocking streams are ordered by the null stream", blocking_streams_are_ordered_by_the_null_stream, .right_only = true},
     {"one event serves many times", one_event_serves_many_times, .right_only = true},
+    {"waits for the context and not for later work", waits_for_the_context_and_not_for_later_work, .right_only = true},
     {"a later record changes no wait", a_later_record_changes_no_wait, .right_only = true},
     {"neighbours do not race", neighbours_do_not_race, .right_only = true},
     {"a thread hands over by synchronising", a_thread_hands_over_by_an_event, .right_only = true},
