@@ -99,16 +99,13 @@ static cudaError_t observe_cudaStreamBeginCaptureToGraph(cudaStream_t stream, cu
   return status;
 }
 
-/* A capture that was invalidated ends with an error, and ends all the same; only a call on a stream that does not capture
-   changes nothing. */
 static cudaError_t observe_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *pGraph) {
   struct b200_thread *self = b200_thread_self();
   self->in_runtime++;
   cudaError_t status = B200_REAL(cudart, cudaStreamEndCapture)(stream, pGraph);
   self->in_runtime--;
   b200_count(b200_thread_self(), B200_SYM_cudaStreamEndCapture, status != cudaSuccess, 0);
-  if (status != cudaErrorIllegalState && status != cudaErrorInvalidValue)
-    b200_runtime_capture(-1);
+  b200_runtime_capture_ended((int)status);
   return status;
 }
 

@@ -352,8 +352,8 @@ static void began_capture(bool counted_so, CUresult status) {
 }
 
 static void ended_capture(CUresult status) {
-  if (b200_thread_self()->in_runtime == 0 && status != CUDA_ERROR_ILLEGAL_STATE && status != CUDA_ERROR_INVALID_VALUE)
-    b200_runtime_capture(-1);
+  if (b200_thread_self()->in_runtime == 0)
+    b200_runtime_capture_ended((int)status);
 }
 
 #define CAPTURES(suffix)                                                                                                    \

@@ -1310,8 +1310,14 @@ void b200_runtime_capture(int begun) {
     b200_memory_capture_begins();
 }
 
+void b200_runtime_capture_ended(int status) {
+  if (status == cudaSuccess || status == cudaErrorStreamCaptureInvalidated || status == cudaErrorStreamCaptureUnjoined)
+    b200_runtime_capture(-1);
+}
+
+/* Not relaxed: who records a fence says so first, then asks; who begins a capture the other way round. */
 bool b200_runtime_is_capturing(void) {
-  return atomic_load_explicit(&rt.captures, memory_order_relaxed) > 0;
+  return atomic_load(&rt.captures) > 0;
 }
 
 /* ------------------------------------------------------------------------------------------------- output */

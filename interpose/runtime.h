@@ -125,6 +125,9 @@ void b200_runtime_unmap(uint64_t address, uint64_t bytes);
 
 /* Streams that are being captured right now: while there are any, nothing is asked of the driver. */
 void b200_runtime_capture(int begun);
+/* With this status, of the driver's or the runtime's call. One that was invalidated ends with an error, and ends all the
+   same; a call from a wrong thread or for a wrong stream invalidates it, and does not end it. */
+void b200_runtime_capture_ended(int status);
 bool b200_runtime_is_capturing(void);
 
 /* Free and total memory of the current device as the driver states them; false: it cannot or must not be asked. */

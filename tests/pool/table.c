@@ -612,6 +612,27 @@ static int capture(void) {
   return 0;
 }
 
+static void *end_capture(void *stream) {
+  cudaGraph_t graph = NULL;
+  say("end by another thread", p_cudaStreamEndCapture(stream, &graph));
+  return NULL;
+}
+
+/* A capture that another thread tries to end goes on, and those that come after it are captures like any other. */
+static int capture_of_another_thread(void) {
+  pthread_t thread;
+  cudaStream_t stream = new_stream();
+  cudaGraph_t graph = NULL;
+  MUST(p_cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  pthread_create(&thread, NULL, end_capture, stream);
+  pthread_join(thread, NULL);
+  say("end", p_cudaStreamEndCapture(stream, &graph));
+  say("graph", graph != NULL);
+  in_capture(cudaStreamCaptureModeRelaxed, true);
+  in_capture(cudaStreamCaptureModeRelaxed, false);
+  return 0;
+}
+
 /* Memory of a capture is used by the graph's replays, whatever is allocated and freed beside them. */
 static int captured_memory(void) {
   cudaStream_t stream = new_stream();
@@ -765,6 +786,7 @@ static const struct row {
     {"other_backing", other_backing, false},
     {"stream_ordered", stream_ordered, false},
     {"capture", capture, false},
+    {"capture_of_another_thread", capture_of_another_thread, false},
     {"captured_memory", captured_memory, false},
     {"contents", contents, false},
     {"last_error", last_error, false},

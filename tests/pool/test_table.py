@@ -26,7 +26,7 @@ MORE = {"sticky": {"B200OPT_VNODE_FAULT": "cudaMemsetAsync:3:sticky=700"}, "peer
 BEHIND = {"reset": HERE / "libpool_contexts.so"}
 ROWS = ("alignment size_zero failure sticky first_call free_null wrong_frees free_waits free_is_a_wait awaited cross_api other_threads other_devices peers "
         "memory_info attributes buffer_id sync_memops address_range ipc nccl_registered nccl_group virtual_memory other_backing stream_ordered capture "
-        "captured_memory contents last_error reset primary_context forked at_exit").split()
+        "capture_of_another_thread captured_memory contents last_error reset primary_context forked at_exit").split()
 
 
 def compare(allowed, bare, other):
