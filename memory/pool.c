@@ -336,21 +336,46 @@ static uint64_t release(struct b200_pool *pool, uint64_t handle, uint64_t want, 
 }
 
 /* Idle blocks of every context: another one may be of the same device. */
-static uint64_t release_all(struct b200_pool *pool) {
-  uint64_t done = 0;
+static void release_all(struct b200_pool *pool) {
   lock(pool);
   for (int i = 0; i < B200_POOL_CONTEXTS; i++)
     if (pool->contexts[i].handle != 0)
-      done += release_locked(pool, &pool->contexts[i], UINT64_MAX, WAIT_ALL);
+      release_locked(pool, &pool->contexts[i], UINT64_MAX, WAIT_ALL);
   unlock(pool);
-  return done;
 }
 
-uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes) {
+/* What all threads have given back so far. */
+static uint64_t returned(struct b200_pool *pool) {
+  lock(pool);
+  uint64_t bytes = pool->stats.released_bytes;
+  unlock(pool);
+  return bytes;
+}
+
+/* … once those that are at it are done: their blocks are neither idle any more nor the driver's yet. */
+static uint64_t await_returns(struct b200_pool *pool) {
+  lock(pool);
+  while (pool->releases_begun != pool->releases_ended && is_pooling(pool) && !is_capturing(pool)) {
+    unlock(pool);
+    sched_yield();
+    lock(pool);
+  }
+  uint64_t bytes = pool->stats.released_bytes;
+  unlock(pool);
+  return bytes;
+}
+
+/* `before`: returned() before the driver said that it has none. */
+static uint64_t trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes, uint64_t before) {
   if (!is_pooling(pool) || is_capturing(pool))
     return 0;
   uint64_t own = pool->ops.trim_own ? pool->ops.trim_own(pool->ops.user, handle) : 0;
-  return own + release(pool, handle, less(held(bytes), own), WAIT_ALL);
+  uint64_t want = less(held(bytes), own), done = release(pool, handle, want, WAIT_ALL);
+  return own + (done < want ? await_returns(pool) - before : done);
+}
+
+uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes) {
+  return trim(pool, handle, bytes, returned(pool));
 }
 
 static bool is_limited(const struct b200_pool *pool, enum b200_owner owner) {
@@ -497,16 +522,20 @@ static int pass_malloc(struct b200_pool *pool, uint64_t handle, uint64_t bytes, 
 }
 
 /* Memory has run out: the library's own idle memory, then as much of the idle blocks as is asked for, then all of them. */
-static int retry(struct b200_pool *pool, uint64_t handle, uint64_t bytes, struct b200_pool_grant *out) {
+static int retry(struct b200_pool *pool, uint64_t handle, uint64_t bytes, uint64_t before, struct b200_pool_grant *out) {
   int status = pool->ops.out_of_memory;
   uint64_t retries = 0;
-  if (b200_pool_trim(pool, handle, bytes) > 0) {
+  if (trim(pool, handle, bytes, before) > 0) {
     retries++;
+    before = returned(pool);
     status = ask_driver(pool, handle, bytes, out);
   }
-  if (status == pool->ops.out_of_memory && release_all(pool) > 0) {
-    retries++;
-    status = ask_driver(pool, handle, bytes, out);
+  if (status == pool->ops.out_of_memory) {
+    release_all(pool);
+    if (await_returns(pool) != before) {
+      retries++;
+      status = ask_driver(pool, handle, bytes, out);
+    }
   }
   lock(pool);
   pool->stats.retries += retries;
@@ -531,10 +560,11 @@ static void track(struct b200_pool *pool, uint64_t handle, uint64_t generation, 
 static int miss(struct b200_pool *pool, uint64_t handle, uint64_t generation, enum b200_owner owner, uint64_t bytes,
                 struct b200_pool_grant *out) {
   bool retried = false;
+  uint64_t before = returned(pool);
   int status = ask_driver(pool, handle, bytes, out);
   if (status == pool->ops.out_of_memory) {
     retried = true;
-    status = retry(pool, handle, bytes, out);
+    status = retry(pool, handle, bytes, before, out);
   }
   lock(pool);
   pool->stats.misses++;

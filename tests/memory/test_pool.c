@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -709,6 +710,52 @@ START_TEST(out_of_memory_takes_own_memory_first_then_what_is_idle) {
 }
 END_TEST
 
+static atomic_int waiting;
+static atomic_bool may_end;
+
+static int slow_free(void *user, uint64_t context, uint64_t address, bool direct) {
+  struct b200_pool_ops real;
+  fake_ops(user, &real);
+  atomic_fetch_add(&waiting, 1);
+  while (!atomic_load(&may_end))
+    sched_yield();
+  return real.free(user, context, address, direct);
+}
+
+static int alloc_and_let_go(void *user, uint64_t context, uint64_t bytes, uint64_t *address) {
+  struct b200_pool_ops real;
+  fake_ops(user, &real);
+  int status = real.alloc(user, context, bytes, address);
+  atomic_store(&may_end, true);
+  return status;
+}
+
+static void *trim_all(void *unused) {
+  b200_pool_trim(&pool, A, GIB);
+  return unused;
+}
+
+/* What another thread is giving back is neither idle nor the driver's, for as long as the driver takes. */
+START_TEST(out_of_memory_waits_for_what_another_thread_gives_back) {
+  pthread_t thread;
+  begin_with(64 * MIB, true);
+  ops.free = slow_free;
+  begin();
+  uint64_t address = get(40 * MIB).address;
+  atomic_store(&waiting, 0);
+  atomic_store(&may_end, false);
+  put(address);
+  pthread_create(&thread, NULL, trim_all, NULL);
+  while (atomic_load(&waiting) == 0)
+    sched_yield();
+  pool.ops.alloc = alloc_and_let_go;
+  ck_assert_int_eq(try_for(B200_OWNER_PYTORCH, 48 * MIB), 0);
+  pthread_join(thread, NULL);
+  ck_assert_uint_eq(stats().retries, 1);
+  ck_assert_uint_eq(stats().failed, 0);
+}
+END_TEST
+
 START_TEST(out_of_memory_takes_idle_memory_of_other_contexts_too) {
   begin_with(64 * MIB, false);
   uint64_t there = get_for(B, B200_OWNER_PYTORCH, 40 * MIB).address;
@@ -1024,6 +1071,7 @@ END_TEST
   X(the_job_never_holds_more_than_at_its_peak)                                                                              \
   X(free_memory_counts_what_is_idle)                                                                                        \
   X(out_of_memory_takes_own_memory_first_then_what_is_idle)                                                                 \
+  X(out_of_memory_waits_for_what_another_thread_gives_back)                                                                 \
   X(out_of_memory_takes_idle_memory_of_other_contexts_too)                                                                  \
   X(the_reserve_is_for_its_owners)                                                                                          \
   X(idle_blocks_make_way_for_the_reserve)                                                                                   \
