@@ -179,7 +179,7 @@ static void record_fence_locked(struct b200_pool *pool, struct b200_pool_context
   }
   if (!fence)
     return;
-  uint64_t handle = context->handle, generation = context->generation, token = ++pool->clock;
+  uint64_t handle = context->handle, generation = context->generation, token = ++pool->clock, older = fence->token;
   void *again = fence->event;
   fence->token = 0;
   fence->users = 1;
@@ -192,10 +192,9 @@ static void record_fence_locked(struct b200_pool *pool, struct b200_pool_context
     return;
   context->recording--;
   fence->users = 0;
-  if (event) {
+  fence->token = event ? token : older;
+  if (event)
     fence->event = event;
-    fence->token = token;
-  }
 }
 
 static bool synchronize_locked(struct b200_pool *pool, struct b200_pool_context *context) {
@@ -735,10 +734,18 @@ static void record_fences_locked(struct b200_pool *pool, struct b200_pool_contex
       record_fence_locked(pool, &pool->contexts[i]);
 }
 
+/* The last one is for a free that does not wait: who waits can do so for the context. */
+static bool has_spare_fence(const struct b200_pool_context *context) {
+  int unused = 0;
+  for (int i = 0; i < B200_POOL_FENCES; i++)
+    unused += context->fences[i].users == 0;
+  return unused > 1;
+}
+
 /* Waits as the driver's free would: for the context, not for its peers. */
 static bool wait_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t stamp) {
   uint64_t generation = context->generation;
-  if (pool->ops.fence)
+  if (pool->ops.fence && has_spare_fence(context))
     record_fence_locked(pool, context);
   if (is_same(context, generation))
     settle_one_locked(pool, context, stamp, true);

@@ -229,6 +229,76 @@ START_TEST(fences_are_few_and_used_again) {
 }
 END_TEST
 
+static void *no_fence(void *user, uint64_t context, void *again) {
+  (void)user, (void)context, (void)again;
+  return NULL;
+}
+
+START_TEST(a_fence_that_cannot_be_recorded_again_stands_for_what_it_did) {
+  uint64_t addresses[B200_POOL_FENCES + 1];
+  begin_with(GIB, true);
+  config.wait = true;
+  begin();
+  uint64_t live = get(2 * MIB).address;
+  for (int i = 0; i <= B200_POOL_FENCES; i++)
+    addresses[i] = get((uint64_t)(4 + 2 * i) * MIB).address;
+  for (int i = 0; i <= B200_POOL_FENCES; i++) {
+    pool.ops.fence = i < B200_POOL_FENCES ? ops.fence : no_fence;
+    fake_launch(&device, 0, 0, addresses[i], true, 1);
+    put(addresses[i]);
+  }
+  fake_launch(&device, 0, 1, live, true, 1);
+  ck_assert(get((uint64_t)(2 + 2 * B200_POOL_FENCES) * MIB).hit);
+  ck_assert_uint_eq(device.streams[0][1].done, 0);
+  ck_assert_uint_eq(device.synchronisations, 0);
+}
+END_TEST
+
+/* While as many threads wait as there are fences, a free that does not wait still gets one. */
+static atomic_int waiting;
+static atomic_bool may_end;
+
+static bool slow_fence_done(void *user, uint64_t context, void *fence, bool wait) {
+  struct b200_pool_ops real;
+  fake_ops(user, &real);
+  atomic_fetch_add(&waiting, wait);
+  while (wait && !atomic_load(&may_end))
+    sched_yield();
+  return real.fence_done(user, context, fence, wait);
+}
+
+static void *put_and_wait(void *address) {
+  b200_pool_free(&pool, A, *(uint64_t *)address, true);
+  return NULL;
+}
+
+START_TEST(frees_that_wait_leave_a_fence_for_one_that_does_not) {
+  uint64_t addresses[B200_POOL_FENCES];
+  pthread_t threads[B200_POOL_FENCES];
+  begin_with(GIB, true);
+  ops.fence_done = slow_fence_done;
+  begin();
+  uint64_t one = get(2 * MIB).address;
+  for (int i = 0; i < B200_POOL_FENCES; i++)
+    addresses[i] = get(4 * MIB).address;
+  atomic_store(&waiting, 0);
+  atomic_store(&may_end, false);
+  for (int i = 0; i < B200_POOL_FENCES; i++) {
+    pthread_create(&threads[i], NULL, put_and_wait, &addresses[i]);
+    while (atomic_load(&waiting) <= i && stats().synchronisations == 0)
+      sched_yield();
+  }
+  uint64_t before = stats().fences;
+  put(one);
+  ck_assert_uint_eq(stats().fences, before + 1);
+  atomic_store(&may_end, true);
+  for (int i = 0; i < B200_POOL_FENCES; i++)
+    pthread_join(threads[i], NULL);
+  ck_assert_uint_eq(stats().idle_blocks, B200_POOL_FENCES + 1);
+  ck_assert_uint_eq(fake_wrongs(&device), 0);
+}
+END_TEST
+
 START_TEST(without_a_fence_the_context_is_waited_for) {
   begin_with(GIB, true);
   config.wait = true;
@@ -710,9 +780,6 @@ START_TEST(out_of_memory_takes_own_memory_first_then_what_is_idle) {
 }
 END_TEST
 
-static atomic_int waiting;
-static atomic_bool may_end;
-
 static int slow_free(void *user, uint64_t context, uint64_t address, bool direct) {
   struct b200_pool_ops real;
   fake_ops(user, &real);
@@ -1045,6 +1112,8 @@ END_TEST
   X(a_newer_fence_does_for_an_older_free)                                                                                   \
   X(of_blocks_in_quarantine_the_smallest_is_waited_for)                                                                     \
   X(fences_are_few_and_used_again)                                                                                          \
+  X(a_fence_that_cannot_be_recorded_again_stands_for_what_it_did)                                                           \
+  X(frees_that_wait_leave_a_fence_for_one_that_does_not)                                                                    \
   X(without_a_fence_the_context_is_waited_for)                                                                              \
   X(a_free_that_waits_ends_after_the_work_of_its_context)                                                                   \
   X(a_free_that_cannot_wait_is_the_drivers)                                                                                 \
