@@ -2,6 +2,7 @@
 #include "tools/cmd_compare.h"
 
 #include "interpose/record/reader.h"
+#include "policy/config.h"
 #include "tools/cmd.h"
 #include "tools/compare/compare.h"
 
@@ -64,11 +65,11 @@ static const struct argp_option shared[] = {
     {0},
 };
 
-static double number_from(const struct compare_request *request, const char *option, const char *value, bool zero) {
+static double number_from(const struct compare_request *request, const char *name, const char *value, bool zero) {
   char *end;
   double number = strtod(value, &end);
   if (end == value || *end || !isfinite(number) || number < 0 || (number == 0 && !zero))
-    cmd_fail(COMPARE_EXIT_USAGE, "%s: --%s: '%s' is not accepted (accepted: a number %s 0)", request->verb, option, value,
+    cmd_fail(COMPARE_EXIT_USAGE, "%s: %s: '%s' is not accepted (accepted: a number %s 0)", request->verb, name, value,
              zero ? "from" : "above");
   return number;
 }
@@ -77,17 +78,17 @@ static error_t parse_shared(int key, char *value, struct argp_state *state) {
   struct compare_request *request = state->input;
   switch (key) {
   case 'm':
-    request->settings.margin_percent = number_from(request, "margin", value, false);
+    request->settings.margin_percent = number_from(request, "--margin", value, false);
     return 0;
   case KEY_FLOOR:
-    request->settings.floor_percent = number_from(request, "floor", value, true);
+    request->settings.floor_percent = number_from(request, "--floor", value, true);
     return 0;
   case KEY_AA:
     request->aa = b200_grow(request->aa, request->aa_count, sizeof(*request->aa));
     request->aa[request->aa_count++] = value;
     return 0;
   case KEY_PRICE:
-    request->settings.price_per_hour = number_from(request, "price-per-hour", value, false);
+    request->settings.price_per_hour = number_from(request, "--price-per-hour", value, false);
     return 0;
   case KEY_JSON:
     request->json = value;
@@ -114,8 +115,15 @@ static const struct argp shared_argp = {.options = shared, .parser = parse_share
 const struct argp_child compare_options[] = {{&shared_argp, 0, NULL, 0}, {0}};
 
 struct compare_request compare_request_new(const char *verb) {
-  return (struct compare_request){.verb = verb,
-                                  .settings = {.margin_percent = NAN, .floor_percent = NAN, .price_per_hour = NAN}};
+  static struct b200_config config;
+  struct compare_request request = {.verb = verb,
+                                    .settings = {.margin_percent = NAN, .floor_percent = NAN, .price_per_hour = NAN}};
+  b200_config_load(&config);
+  if (config.margin[0])
+    request.settings.margin_percent = number_from(&request, "B200OPT_MARGIN", config.margin, false);
+  if (config.price_per_hour[0])
+    request.settings.price_per_hour = number_from(&request, "B200OPT_PRICE_PER_HOUR", config.price_per_hour, false);
+  return request;
 }
 
 /* ---- carrying it out */

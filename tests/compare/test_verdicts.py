@@ -401,6 +401,17 @@ def test_a_table_that_is_not_known_is_named(tmp_path):
     assert compare(odd, good, "--tag", "y", "--tag", "loss")["loss"]["pairs"][0]["common"] >= 399
 
 
+def test_the_environment_gives_margin_and_price(tmp_path, monkeypatch):
+    a, b = (csv(tmp_path / f"{name}.csv", arms.losses(400, seed)) for seed, name in enumerate("ab"))
+    monkeypatch.setenv("B200OPT_MARGIN", "0.7")
+    assert compare(a, b)["loss"]["margin_percent"] == 0.7 and compare(a, b, "--margin", "2")["loss"]["margin_percent"] == 2
+    for name, value in (("B200OPT_MARGIN", "0"), ("B200OPT_PRICE_PER_HOUR", "ten")):
+        monkeypatch.setenv(name, value)
+        done = subprocess.run([COMMAND, "compare", a, b], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (64, f"b200opt: compare: {name}: '{value}' is not accepted (accepted: a number above 0)\n"), done
+        monkeypatch.delenv(name)
+
+
 def test_pairs_of_the_page_are_numbered(tmp_path):
     for run in (1, 2):
         for arm in "ab":
