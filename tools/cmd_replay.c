@@ -151,7 +151,7 @@ static bool is_rmm(const char *path) {
 
 /* ---- replaying */
 
-#define NOTES_MAX 4
+#define NOTES_MAX 5
 struct notes {
   char *texts[NOTES_MAX];
   size_t count;
@@ -174,6 +174,9 @@ static void add_notes(struct notes *notes, const struct replay_report *report) {
     if (strcmp(report->log->drops[i].text, "block") == 0)
       add_note(notes, b200_format("%lld events were not recorded, as the log was full (B200OPT_LOG_MAX_MB)",
                                   (long long)report->log->drops[i].count));
+  for (size_t i = 0; i < report->policy_count; i++)
+    if (report->policies[i]->observe && replay_book(report->replay, i)->peak_reserved > report->limit)
+      add_note(notes, b200_format("the recorded run would not fit: it held more than the device has"));
 }
 
 static size_t choose_policies(const struct arguments *arguments, bool tensors, const struct replay_policy **out) {

@@ -272,4 +272,6 @@ def test_the_text(replay):
     assert re.search(r"^rank +0 of run r\?+$", text, re.M)
     assert re.search(r"^device +80 GiB$", text, re.M)
     assert re.search(r"^  recorded +4 MiB +4 MiB +0\.0 % +- +1 +- +0\.4 ms$", text, re.M), text
-    assert "the ledger of the log counted the same" in text
+    assert "the ledger of the log counted the same" in text and "would not fit" not in text
+    small = replay.run(path, "--gpu-memory", "0.003").stdout.decode()
+    assert re.search(r"the recorded run would not fit: it held more than the device\s+has", small), small
