@@ -42,7 +42,7 @@ MUTANTS = (
     ("loss.c", "return fabs(lag) <= steps ? lag : NAN;", "return lag;"),
     ("loss.c", "if (!check_finite(a, count_a, b, count_b, pair))\n    compare(series, work, pair);", "if (check_common(series, pair) || !check_finite(a, count_a, b, count_b, pair))\n    compare(series, work, pair);"),
     ("loss.c", "(double)most(pair->count_a, pair->count_b)", "(double)least(pair->count_a, pair->count_b)"),
-    ("loss.c", "pair->verdict == LOSS_EQUIVALENT && pair->start_differs)", "pair->start_differs)"),
+    ("loss.c", "may_be_taken(pair->verdict) && pair->start_differs)", "pair->start_differs)"),
     ("loss.c", "pair->common < LOSS_SURE_STEPS;", "false;"),
     ("loss.c", "fabs(pair->gap_percent + pair->slope_percent) > pair->margin_percent", "true"),
     ("loss.c", "(double)count - 1) * summary->spread_percent", "1e9) * summary->spread_percent"),
