@@ -113,10 +113,10 @@ static CUresult observe_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize) {
 
 /* Allocations that do not come from the pool: `call` is made, and once more when that may help. */
 #define OUTSIDE_THE_POOL(attempt, stream_ordered, status, call)                                                             \
-  bool admitted_ = b200_memory_admit(&(attempt), stream_ordered);                                                           \
+  (attempt).admitted = b200_memory_admit(&(attempt), stream_ordered);                                                       \
   do                                                                                                                        \
-    (status) = admitted_ ? (call) : CUDA_ERROR_OUT_OF_MEMORY;                                                               \
-  while (admitted_ && b200_memory_rescue(&(attempt), (int)(status)))
+    (status) = (attempt).admitted ? (call) : CUDA_ERROR_OUT_OF_MEMORY;                                                      \
+  while ((attempt).admitted && b200_memory_rescue(&(attempt), (int)(status)))
 
 static CUresult observe_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                                            unsigned int ElementSizeBytes) {
@@ -126,7 +126,7 @@ static CUresult observe_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, si
                    B200_REAL(cuda, cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
   size_t pitch = status == CUDA_SUCCESS ? *pPitch : WidthInBytes;
   return granted(B200_SYM_cuMemAllocPitch_v2, status, attempt.owner, dptr, pitch * Height,
-                 admitted_ ? B200_OOM_ALLOC : B200_OOM_HEADROOM);
+                 attempt.admitted ? B200_OOM_ALLOC : B200_OOM_HEADROOM);
 }
 
 /* Not limited: its pages need not be on the device. */
@@ -149,7 +149,7 @@ static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
     CUresult status;                                                                                                        \
     OUTSIDE_THE_POOL(attempt, true, status, B200_REAL(cuda, cuMemAllocAsync##suffix)(dptr, bytesize, hStream));             \
     return granted(B200_SYM_cuMemAllocAsync##suffix, status, attempt.owner, dptr, bytesize,                                 \
-                   admitted_ ? B200_OOM_STREAM : B200_OOM_STREAM | B200_OOM_HEADROOM);                                      \
+                   attempt.admitted ? B200_OOM_STREAM : B200_OOM_STREAM | B200_OOM_HEADROOM);                               \
   }                                                                                                                         \
   static CUresult observe_cuMemAllocFromPoolAsync##suffix(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,            \
                                                           CUstream hStream) {                                               \
@@ -158,7 +158,7 @@ static CUresult observe_cuMemFree_v2(CUdeviceptr dptr) {
     OUTSIDE_THE_POOL(attempt, true, status,                                                                                 \
                      B200_REAL(cuda, cuMemAllocFromPoolAsync##suffix)(dptr, bytesize, pool, hStream));                      \
     return granted(B200_SYM_cuMemAllocFromPoolAsync##suffix, status, attempt.owner, dptr, bytesize,                         \
-                   admitted_ ? B200_OOM_STREAM : B200_OOM_STREAM | B200_OOM_HEADROOM);                                      \
+                   attempt.admitted ? B200_OOM_STREAM : B200_OOM_STREAM | B200_OOM_HEADROOM);                               \
   }                                                                                                                         \
   static int real_cuMemFreeAsync##suffix(uint64_t address, void *stream) {                                                  \
     return (int)B200_REAL(cuda, cuMemFreeAsync##suffix)(address, stream);                                                   \
@@ -195,7 +195,7 @@ static CUresult observe_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
   if (status == CUDA_SUCCESS)
     b200_runtime_handle_add(attempt.owner, *handle, size);
   else if (status == CUDA_ERROR_OUT_OF_MEMORY)
-    b200_runtime_refused(attempt.owner, size, admitted_ ? B200_OOM_CREATE : B200_OOM_CREATE | B200_OOM_HEADROOM);
+    b200_runtime_refused(attempt.owner, size, attempt.admitted ? B200_OOM_CREATE : B200_OOM_CREATE | B200_OOM_HEADROOM);
   return status;
 }
 

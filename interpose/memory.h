@@ -57,7 +57,7 @@ int b200_memory_info(size_t *free_bytes, size_t *total_bytes);
 
 /*
  * Around allocations that do not come from the pool, as in
- *     if (!b200_memory_admit(…)) → out of memory
+ *     if (!(attempt.admitted = b200_memory_admit(…))) → out of memory
  *     do status = the driver's; while (b200_memory_rescue(&attempt, status));
  * admit: whether the headroom lets the owner have `bytes`; stream_ordered: memory may come from a pool of the driver's,
  * which is asked for what it has idle before anything is refused. rescue: true when the driver had no memory, some was given
@@ -67,7 +67,7 @@ struct b200_memory_attempt {
   enum b200_owner owner;
   uint64_t bytes;
   void *pool; /* the driver's pool that was named; NULL: that of the device */
-  bool tried;
+  bool admitted, tried;
 };
 bool b200_memory_admit(struct b200_memory_attempt *attempt, bool stream_ordered);
 bool b200_memory_rescue(struct b200_memory_attempt *attempt, int status);
