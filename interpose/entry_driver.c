@@ -331,6 +331,21 @@ static CUresult observe_cuPointerSetAttribute(const void *value, CUpointer_attri
   return counted(B200_SYM_cuPointerSetAttribute, B200_REAL(cuda, cuPointerSetAttribute)(value, attribute, ptr));
 }
 
+/* Asked of every buffer by MPI and UCX: other attributes are passed on, and none is counted. */
+static CUresult observe_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+    b200_memory_pin(ptr, 1);
+  return B200_REAL(cuda, cuPointerGetAttribute)(data, attribute, ptr);
+}
+
+static CUresult observe_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
+                                               CUdeviceptr ptr) {
+  for (unsigned int i = 0; attributes && i < numAttributes; i++)
+    if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+      b200_memory_pin(ptr, 1);
+  return B200_REAL(cuda, cuPointerGetAttributes)(numAttributes, attributes, data, ptr);
+}
+
 static CUresult observe_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                                       CUmemRangeHandleType handleType, unsigned long long flags) {
   b200_memory_pin(dptr, size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a context, which the virtual node does not have: preloaded behind the library, it frees every block that the
-   program has ever had, as the driver would. */
+/* What the virtual node does not have, preloaded behind the library: the end of a context, which frees every block that the
+   program has ever had, as the driver would; and handles of ranges, which not every driver gives. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stddef.h>
@@ -24,4 +24,11 @@ __attribute__((visibility("default"))) CUresult cuDevicePrimaryCtxReset_v2(CUdev
     release(blocks[i]);
   count = 0;
   return CUDA_SUCCESS;
+}
+
+__attribute__((visibility("default"))) CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address,
+                                                                              size_t bytes, CUmemRangeHandleType type,
+                                                                              unsigned long long flags) {
+  (void)handle, (void)address, (void)bytes, (void)type, (void)flags;
+  return CUDA_ERROR_NOT_SUPPORTED;
 }

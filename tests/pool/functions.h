@@ -51,6 +51,7 @@
   X(cuMemGetInfo_v2, CUresult, (size_t *, size_t *))                                                                        \
   X(cuMemGetAddressRange_v2, CUresult, (CUdeviceptr *, size_t *, CUdeviceptr))                                              \
   X(cuPointerGetAttribute, CUresult, (void *, CUpointer_attribute, CUdeviceptr))                                            \
+  X(cuPointerGetAttributes, CUresult, (unsigned, CUpointer_attribute *, void **, CUdeviceptr))                              \
   X(cuPointerSetAttribute, CUresult, (const void *, CUpointer_attribute, CUdeviceptr))                                      \
   X(cuCtxGetCurrent, CUresult, (CUcontext *))                                                                               \
   X(cuCtxSetCurrent, CUresult, (CUcontext))                                                                                 \

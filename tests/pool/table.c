@@ -382,9 +382,13 @@ static int attributes(void) {
 }
 
 static int buffer_id(void) {
+  unsigned type;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void *answers[] = {&type};
   void *first = get(4 * MIB), *second = get(4 * MIB);
   unsigned long long before = id_of(first);
   say("differ", before != id_of(second));
+  MUST(p_cuPointerGetAttributes(1, &asked, answers, address_of(first)));
   MUST(drop(first));
   MUST(p_cudaDeviceSynchronize());
   first = get(4 * MIB);
@@ -393,16 +397,72 @@ static int buffer_id(void) {
   return 0;
 }
 
-static int sync_memops(void) {
+/* What a block is pinned by: each may be refused, and the block is not handed out again all the same. */
+static CUresult set_sync_memops(CUdeviceptr address) {
   unsigned on = 1;
+  return p_cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+}
+
+static CUresult get_tokens(CUdeviceptr address) {
+  CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+  return p_cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address);
+}
+
+static CUresult get_tokens_among_others(CUdeviceptr address) {
+  CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+  unsigned type;
+  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_P2P_TOKENS};
+  void *answers[] = {&type, &tokens};
+  return p_cuPointerGetAttributes(2, asked, answers, address);
+}
+
+static CUresult get_range_handle(CUdeviceptr address) {
+  int file = -1;
+  CUresult status = p_cuMemGetHandleForAddressRange(&file, address, 2 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  if (status == CUDA_SUCCESS)
+    close(file);
+  return status;
+}
+
+static CUresult retain_handle(CUdeviceptr address) {
+  CUmemGenericAllocationHandle handle;
+  CUresult status = p_cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address);
+  if (status == CUDA_SUCCESS)
+    MUST(p_cuMemRelease(handle));
+  return status;
+}
+
+static int pinned_by(CUresult (*call)(CUdeviceptr)) {
   void *block = get(4 * MIB);
   unsigned long long before = id_of(block);
-  say("set", p_cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address_of(block) + MIB));
+  say("status", call(address_of(block) + 2 * MIB));
   MUST(drop(block));
   MUST(p_cudaDeviceSynchronize());
   block = get(4 * MIB);
   say("new id", id_of(block) != before);
+  MUST(drop(block));
+  MUST(drop(get(4 * MIB))); /* others are */
   return 0;
+}
+
+static int sync_memops(void) {
+  return pinned_by(set_sync_memops);
+}
+
+static int tokens(void) {
+  return pinned_by(get_tokens);
+}
+
+static int tokens_among_others(void) {
+  return pinned_by(get_tokens_among_others);
+}
+
+static int range_handle(void) {
+  return p_cuMemGetHandleForAddressRange ? pinned_by(get_range_handle) : SKIPPED;
+}
+
+static int retained_handle(void) {
+  return p_cuMemRetainAllocationHandle ? pinned_by(retain_handle) : SKIPPED;
 }
 
 static int address_range(void) {
@@ -778,6 +838,10 @@ static const struct row {
     {"attributes", attributes, false},
     {"buffer_id", buffer_id, false},
     {"sync_memops", sync_memops, false},
+    {"tokens", tokens, false},
+    {"tokens_among_others", tokens_among_others, false},
+    {"range_handle", range_handle, false},
+    {"retained_handle", retained_handle, false},
     {"address_range", address_range, false},
     {"ipc", ipc, true},
     {"nccl_registered", nccl_registered, false},

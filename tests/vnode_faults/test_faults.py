@@ -10,8 +10,8 @@ import faults
 # What the pool of device memory has to know, most of it rare. tests/pool calls what the node serves; test_every_function makes each fail.
 ONLY_FOR_THE_POOL = {
     "cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxSynchronize_v2", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2",
-    "cuMemGetHandleForAddressRange", "cuMemcpyPeer", "cuMemcpyPeerAsync", "cuPointerSetAttribute", "cuStreamBeginCaptureToGraph",
-    "cuStreamBeginCapture_v2", "cuStreamEndCapture", "ncclCommWindowRegister",
+    "cuMemGetHandleForAddressRange", "cuMemcpyPeer", "cuMemcpyPeerAsync", "cuPointerGetAttributes", "cuPointerSetAttribute",
+    "cuStreamBeginCaptureToGraph", "cuStreamBeginCapture_v2", "cuStreamEndCapture", "ncclCommWindowRegister",
 }
 
 
