@@ -53,6 +53,9 @@
   X(cuPointerGetAttribute, CUresult, (void *, CUpointer_attribute, CUdeviceptr))                                            \
   X(cuPointerGetAttributes, CUresult, (unsigned, CUpointer_attribute *, void **, CUdeviceptr))                              \
   X(cuPointerSetAttribute, CUresult, (const void *, CUpointer_attribute, CUdeviceptr))                                      \
+  X(cuStreamBeginCapture_v2, CUresult, (CUstream, CUstreamCaptureMode))                                                     \
+  X(cuStreamEndCapture, CUresult, (CUstream, CUgraph *))                                                                    \
+  X(cuGetProcAddress_v2, CUresult, (const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *))              \
   X(cuCtxGetCurrent, CUresult, (CUcontext *))                                                                               \
   X(cuCtxSetCurrent, CUresult, (CUcontext))                                                                                 \
   X(cuCtxSynchronize, CUresult, (void))                                                                                     \

@@ -640,17 +640,24 @@ static int stream_ordered(void) {
   return 0;
 }
 
-static void in_capture(enum cudaStreamCaptureMode mode, bool frees) {
+typedef CUresult (*begin_capture)(CUstream stream, CUstreamCaptureMode mode);
+
+static CUresult begin_by_runtime(CUstream stream, CUstreamCaptureMode mode) {
+  return (CUresult)p_cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)mode);
+}
+
+static void in_capture(begin_capture begin, CUstreamCaptureMode mode, bool frees) {
   cudaStream_t stream = new_stream();
   cudaGraph_t graph = NULL;
   void *block = frees ? get(8 * MIB) : NULL, *target = get(8 * MIB);
-  say("begin", p_cudaStreamBeginCapture(stream, mode));
+  say("begin", begin(stream, mode));
   say("memset", p_cudaMemsetAsync(target, 0x44, 8 * MIB, stream));
   if (frees)
     say("free", drop(block));
   else
     say("malloc", p_cudaMalloc(&block, 8 * MIB));
-  say("end", p_cudaStreamEndCapture(stream, &graph));
+  say("end",
+      begin == begin_by_runtime ? (int)p_cudaStreamEndCapture(stream, &graph) : (int)p_cuStreamEndCapture(stream, &graph));
   say("graph", graph != NULL);
   say("last error", p_cudaGetLastError());
   if (graph)
@@ -661,14 +668,29 @@ static void in_capture(enum cudaStreamCaptureMode mode, bool frees) {
   p_cudaGetLastError();
 }
 
-static int capture(void) {
+static int capture_begun_by(begin_capture begin) {
   MUST(drop(get(8 * MIB)));
   MUST(p_cudaDeviceSynchronize());
-  in_capture(cudaStreamCaptureModeRelaxed, false);
-  in_capture(cudaStreamCaptureModeGlobal, false);
-  in_capture(cudaStreamCaptureModeThreadLocal, false);
-  in_capture(cudaStreamCaptureModeRelaxed, true);
-  in_capture(cudaStreamCaptureModeGlobal, true);
+  in_capture(begin, CU_STREAM_CAPTURE_MODE_RELAXED, false);
+  in_capture(begin, CU_STREAM_CAPTURE_MODE_GLOBAL, false);
+  in_capture(begin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false);
+  in_capture(begin, CU_STREAM_CAPTURE_MODE_RELAXED, true);
+  in_capture(begin, CU_STREAM_CAPTURE_MODE_GLOBAL, true);
+  return 0;
+}
+
+static int capture(void) {
+  return capture_begun_by(begin_by_runtime);
+}
+
+/* Begun behind the runtime's back, by either way to the driver's functions; once it has ended, the cache serves again. */
+static int driver_capture(void) {
+  void *found = NULL;
+  MUST(capture_begun_by(p_cuStreamBeginCapture_v2));
+  MUST(p_cuGetProcAddress_v2("cuStreamBeginCapture", &found, 12000, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
+  MUST(capture_begun_by((begin_capture)(uintptr_t)found));
+  MUST(drop(get(8 * MIB)));
+  MUST(drop(get(8 * MIB)));
   return 0;
 }
 
@@ -851,6 +873,7 @@ static const struct row {
     {"stream_ordered", stream_ordered, false},
     {"capture", capture, false},
     {"capture_of_another_thread", capture_of_another_thread, false},
+    {"driver_capture", driver_capture, false},
     {"captured_memory", captured_memory, false},
     {"contents", contents, false},
     {"last_error", last_error, false},

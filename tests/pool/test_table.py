@@ -20,15 +20,15 @@ MAY_DIFFER = {
 MAY_DIFFER_AS_PYTORCH = {**MAY_DIFFER, "free_is_a_wait": {"the host has it": {"0", "1"}}}
 # Rows in which the cache must have served something, or the row would show nothing of it.
 HITS = ("free_waits free_is_a_wait awaited other_devices peers memory_info buffer_id address_range contents wrong_frees nccl_group sync_memops tokens "
-        "tokens_among_others range_handle retained_handle").split()
+        "tokens_among_others range_handle retained_handle driver_capture").split()
 MORE = {"sticky": {"B200OPT_VNODE_FAULT": "cudaMemsetAsync:3:sticky=700"}, "peers": {"B200OPT_VNODE_GPUS": "2"},
         "last_error": {"B200OPT_VNODE_MEMORY_GB": "1"}, "awaited": {"B200OPT_VNODE_MEMORY_GB": "1"}}
 # The node has no end of a context and no handle of a range; the program's own take their place.
 BEHIND = {row: HERE / "libpool_contexts.so" for row in ("reset", "range_handle")}
 ROWS = ("alignment size_zero failure sticky first_call free_null wrong_frees free_waits free_is_a_wait awaited cross_api other_threads other_devices peers "
         "memory_info attributes buffer_id sync_memops tokens tokens_among_others range_handle retained_handle address_range ipc "
-        "nccl_registered nccl_group virtual_memory other_backing stream_ordered capture capture_of_another_thread captured_memory contents "
-        "last_error reset primary_context forked at_exit").split()
+        "nccl_registered nccl_group virtual_memory other_backing stream_ordered capture capture_of_another_thread driver_capture "
+        "captured_memory contents last_error reset primary_context forked at_exit").split()
 
 
 def compare(allowed, bare, other):
