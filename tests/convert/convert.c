@@ -866,13 +866,34 @@ static void suite_asked(cublasHandle_t handle, cudaStream_t stream, int every) {
     CHECK(cudaFree(asking.memory[i]));
 }
 
+/* The job takes all of the device after a converted GEMM, frees it, and goes on. */
+static void suite_full(cublasHandle_t handle, cudaStream_t stream) {
+  enum { BLOCKS = 256 };
+  static const size_t sizes[] = {(size_t)64 << 20, (size_t)2 << 20};
+  void *blocks[BLOCKS];
+  size_t granted = 0;
+  int count = 0;
+  run(handle, stream, &plain);
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    while (count < BLOCKS && cudaMalloc(&blocks[count], sizes[i]) == cudaSuccess) {
+      granted += sizes[i];
+      count++;
+    }
+  cudaGetLastError();
+  printf("granted %zu\n", granted);
+  while (count > 0)
+    CHECK(cudaFree(blocks[--count]));
+  run(handle, stream, &plain);
+}
+
 static const struct {
   const char *name;
   void (*run)(cublasHandle_t handle, cudaStream_t stream);
   bool alone; /* not part of "all" */
 } suites[] = {{"types", suite_types, false}, {"scalars", suite_scalars, false}, {"epilogues", suite_epilogues, false},
               {"sizes", suite_sizes, false}, {"batches", suite_batches, false}, {"cuts", suite_cuts, false},
-              {"again", suite_again, false}, {"faults", suite_faults, true},    {"graph", suite_graph, true}};
+              {"again", suite_again, false}, {"faults", suite_faults, true},    {"graph", suite_graph, true},
+              {"full", suite_full, true}};
 
 int main(int argc, char **argv) {
   cublasHandle_t handle;

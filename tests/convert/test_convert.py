@@ -90,6 +90,17 @@ def test_memory_stays_below_its_bound(tmp_path):
     assert [record["current"] for record in records if record["t"] == "alloc" and record["owner"] == "b200opt"][-1] == last["bytes"]
 
 
+def test_its_memory_goes_to_a_job_that_needs_it(tmp_path):
+    """With the pool, a job that takes all of the device gets what converted GEMMs have left idle, and then goes on."""
+    granted, ours = {}, {}
+    for memory in ("observe", "pool"):
+        result, records = run(tmp_path / memory, "fp8", "full", "fp8", B200OPT_MEMORY=memory, B200OPT_VNODE_MEMORY_GB="2")
+        granted[memory] = int(re.search(r"^granted (\d+)$", result.stdout, re.M)[1])
+        ours[memory] = [record for record in records if record["t"] == "alloc" and record["owner"] == "b200opt"][-1]
+    assert ours["observe"]["frees"] == 0 < ours["pool"]["frees"] and ours["observe"]["peak"] == ours["pool"]["peak"], ours
+    assert granted["pool"] - granted["observe"] == ours["pool"]["peak"] - ours["pool"]["current"] > 0, (granted, ours)
+
+
 def test_repeated_calls_are_bit_identical(tmp_path):
     """Stateless: the same call gives the same bits whatever came before."""
     result, _ = run(tmp_path, "fp8", "again", "fp8")
