@@ -22,6 +22,8 @@
   X(cudaMallocManaged, cudaError_t, (void **, size_t, unsigned))                                                            \
   X(cudaHostAlloc, cudaError_t, (void **, size_t, unsigned))                                                                \
   X(cudaFreeHost, cudaError_t, (void *))                                                                                    \
+  X(cudaDeviceGetDefaultMemPool, cudaError_t, (cudaMemPool_t *, int))                                                       \
+  X(cudaMemPoolSetAttribute, cudaError_t, (cudaMemPool_t, enum cudaMemPoolAttr, void *))                                    \
   X(cudaMemGetInfo, cudaError_t, (size_t *, size_t *))                                                                      \
   X(cudaMemset, cudaError_t, (void *, int, size_t))                                                                         \
   X(cudaMemsetAsync, cudaError_t, (void *, int, size_t, cudaStream_t))                                                      \

@@ -7,10 +7,12 @@
  *   limit rescue     likewise, but all of it was freed before
  *   limit retries N  N allocations that succeed at the second try
  *   limit large MIB  one allocation of that size beside half a GiB
+ *   limit ordered    stream-ordered memory, near what a headroom of 400 MiB leaves of two GiB
  *
  * exit status 3: out of memory.
  */
 #include <nccl.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "functions.h"
@@ -112,6 +114,34 @@ static int retries(int count) {
   return 0;
 }
 
+/* The driver's pool keeps what is freed into it, as PyTorch has it. The node's context leaves 1446 MiB of two GiB. */
+static int ordered(void) {
+  cudaStream_t stream;
+  cudaMemPool_t pool;
+  uint64_t keep = UINT64_MAX;
+  void *block = NULL, *beside = NULL, *other;
+  MUST(p_cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  MUST(p_cudaDeviceGetDefaultMemPool(&pool, 0));
+  MUST(p_cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  MUST(p_cudaMallocAsync(&block, 800 * MIB, stream));
+  printf("beside it %d\n", p_cudaMallocAsync(&beside, 400 * MIB, stream));
+  printf("last error %d\n", p_cudaGetLastError());
+  if (beside)
+    MUST(p_cudaFreeAsync(beside, stream));
+  MUST(p_cudaFreeAsync(block, stream));
+  MUST(p_cudaStreamSynchronize(stream));
+  MUST(p_cudaMallocManaged(&other, 300 * MIB,
+                           cudaMemAttachGlobal)); /* not limited: were the rest given back, it would not do */
+  printf("from what is idle %d\n", p_cudaMallocAsync(&block, 800 * MIB, stream));
+  MUST(p_cudaFree(other));
+  MUST(p_cudaMemsetAsync(block, 1, 16 * MIB, stream));
+  MUST(p_cudaFreeAsync(block, stream)); /* not waited for */
+  printf("in its place %d\n", p_cudaMallocAsync(&block, 1000 * MIB, stream));
+  MUST(p_cudaFreeAsync(block, stream));
+  printf("most of it %d\n", p_cudaMallocAsync(&block, 1300 * MIB, stream));
+  return 0;
+}
+
 int main(int argc, char **argv) {
   load_functions();
   void *first;
@@ -121,6 +151,8 @@ int main(int argc, char **argv) {
   }
   MUST(p_cudaFree(NULL));
   MUST(p_cudaMalloc(&first, MIB));
+  if (argc == 2 && !strcmp(argv[1], "ordered"))
+    return ordered();
   if (argc == 2 && !strcmp(argv[1], "nccl"))
     return communicate(KEEP);
   if (argc == 2 && !strcmp(argv[1], "alone"))
@@ -135,6 +167,6 @@ int main(int argc, char **argv) {
     printf("fits\n");
     return 0;
   }
-  fprintf(stderr, "usage: limit first|nccl|alone|rescue|retries N|large MIB\n");
+  fprintf(stderr, "usage: limit first|nccl|alone|rescue|ordered|retries N|large MIB\n");
   return 2;
 }

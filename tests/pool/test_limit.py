@@ -101,3 +101,15 @@ def test_headroom_that_is_too_large_says_which_would_do(tmp_path):
     assert 0 < int(advice["B200OPT_MEMORY_RESERVE_MB"]) < 512
     followed = limit("pool", tmp_path / "followed", "large", 600, **advice)
     assert (followed.returncode, followed.stdout) == (0, "fits\n"), followed.stderr
+
+
+@pytest.mark.parametrize("order", ["eager", "deferred"])
+def test_headroom_of_stream_ordered_memory(order, tmp_path):
+    """What would dip into it is refused, but not what the driver's pool has idle, nor what is there once that has been waited for and given back."""
+    facts = ("beside it", "last error", "from what is idle", "in its place", "most of it")
+    for arm, reserve, answers in (("bare", 0, (0, 0, 0, 0, 0)), ("pool", 0, (0, 0, 0, 0, 0)), ("pool", 400, (2, 2, 0, 0, 2))):
+        folder = tmp_path / str(reserve)
+        done = limit(arm, folder, "ordered", B200OPT_MEMORY_RESERVE_MB=str(reserve), B200OPT_VNODE_ORDER=order)
+        assert done.stdout.splitlines() == [f"{fact} {answer}" for fact, answer in zip(facts, answers)], (arm, reserve, done.stdout + done.stderr)
+    refused = [(r["bytes"] >> 20, r["why"]) for r in records(folder, "pool", "oom") if r.get("final")]
+    assert refused == [(400, "headroom"), (1300, "headroom")], refused
