@@ -163,7 +163,8 @@ static void advise(const struct facts *facts, struct text *out) {
         size_of(unseen).text);
   struct size need = size_of(facts->knows_device && lacking ? lacking : whole);
   if (pytorch || torch_could_yield)
-    add(out, "else %s less: a smaller batch, shorter sequences or activation checkpointing", need.text);
+    add(out, "%s%s less: a smaller batch, shorter sequences or activation checkpointing", out->length ? "else " : "",
+        need.text);
   else
     add(out, "%s less held by others than PyTorch, which holds %s, or a device with more memory", need.text,
         size_of(torch_holds).text);
@@ -186,6 +187,8 @@ static void list_owners(const struct facts *facts, struct text *out) {
     if (facts->owners[i].peak_bytes > 0)
       add(out, "%s%s %s (peak %s)", out->length ? ", " : "", b200_owner_names[i],
           size_of(facts->owners[i].current_bytes).text, size_of(facts->owners[i].peak_bytes).text);
+  if (out->length == 0)
+    add(out, "nothing yet");
 }
 
 static void tell(const struct facts *facts, const struct text *advice, const struct text *events) {

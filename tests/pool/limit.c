@@ -7,6 +7,7 @@
  *   limit rescue     likewise, but all of it was freed before
  *   limit retries N  N allocations that succeed at the second try
  *   limit large MIB  one allocation of that size beside half a GiB
+ *   limit lone MIB   likewise, beside nothing
  *   limit ordered    stream-ordered memory, near what a headroom of 400 MiB leaves of two GiB
  *
  * exit status 3: out of memory.
@@ -150,6 +151,10 @@ int main(int argc, char **argv) {
     return 0;
   }
   MUST(p_cudaFree(NULL));
+  if (argc == 3 && !strcmp(argv[1], "lone")) {
+    want((size_t)atol(argv[2]) * MIB);
+    return 0;
+  }
   MUST(p_cudaMalloc(&first, MIB));
   if (argc == 2 && !strcmp(argv[1], "ordered"))
     return ordered();
@@ -167,6 +172,6 @@ int main(int argc, char **argv) {
     printf("fits\n");
     return 0;
   }
-  fprintf(stderr, "usage: limit first|nccl|alone|rescue|ordered|retries N|large MIB\n");
+  fprintf(stderr, "usage: limit first|nccl|alone|rescue|ordered|retries N|large MIB|lone MIB\n");
   return 2;
 }

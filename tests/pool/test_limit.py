@@ -82,16 +82,22 @@ def test_post_mortem_names_who_holds_it(arm, tmp_path):
     assert final["owner"] == "pytorch" and final["failures"] == 2 and final["why"] == "driver"
     assert final["held"] == {"pytorch": 513 << 20} and final["total"] == 2 << 30
     assert final["total"] - (1200 << 20) < final["free"] < final["total"] - (513 << 20)
-    assert "expandable_segments" not in final["advice"] and "smaller batch" in final["advice"]  # no holes are that large
+    assert "expandable_segments" not in final["advice"]  # no holes are that large
+    assert re.fullmatch(r"\S+ [MG]iB less: a smaller batch, shorter sequences or activation checkpointing", final["advice"]), final
     lines = done.stderr.splitlines()
     assert all(line.startswith("b200opt: oom: ") for line in lines) and "pytorch asked for 1.76 GiB" in lines[0], done.stderr
     assert lines[-1].startswith("b200opt: oom: advice: ")
 
 
+def test_post_mortem_when_nothing_is_held(tmp_path):
+    done = limit("observe", tmp_path, "lone", 3000)
+    assert done.returncode == OUT_OF_MEMORY and "b200opt: oom: held: nothing yet\n" in done.stderr, done.stderr
+
+
 def test_holes_are_named_where_they_could_be_large_enough(tmp_path):
     assert limit("observe", tmp_path, "large", 1400).returncode == OUT_OF_MEMORY
     (final,) = [r for r in records(tmp_path, "observe", "oom") if r.get("final")]
-    assert "expandable_segments:True" in final["advice"] and "reserved but unallocated" in final["advice"], final
+    assert "expandable_segments:True" in final["advice"] and "reserved but unallocated; else " in final["advice"], final
 
 
 def test_headroom_that_is_too_large_says_which_would_do(tmp_path):
