@@ -18,6 +18,7 @@ enum { PRIMARIES = 64 };
   X(cuCtxPopCurrent_v2, (CUcontext *))                                                                                      \
   X(cuCtxSynchronize, (void))                                                                                               \
   X(cuCtxGetDevice, (CUdevice *))                                                                                           \
+  X(cuDeviceTotalMem_v2, (size_t *, CUdevice))                                                                              \
   X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *))                                                              \
   X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                                      \
   X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                               \
@@ -239,6 +240,26 @@ static bool find_fences(void) {
   return all;
 }
 
+/* Of the current device, or the first while there is no context: a node's are alike. */
+static uint64_t reserve_of(const struct b200_config *config) {
+  char text[160];
+  CUdevice device = 0;
+  size_t total = 0;
+  uint64_t reserve = (uint64_t)config->memory_reserve_mb << 20;
+  if (reserve == 0)
+    return 0;
+  if (memory.driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+    device = 0;
+  if (memory.driver.cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS || reserve < total)
+    return reserve;
+  snprintf(
+      text, sizeof text,
+      "B200OPT_MEMORY_RESERVE_MB=%lld is ignored: PyTorch would get nothing; accepted is less than the device's %zu MiB",
+      (long long)config->memory_reserve_mb, total >> 20);
+  b200_runtime_say(text);
+  return 0;
+}
+
 void b200_memory_start(const struct b200_config *config) {
   char text[160];
   struct b200_pool_ops ops = {
@@ -252,11 +273,10 @@ void b200_memory_start(const struct b200_config *config) {
       .trim_own = op_trim_own,
       .poison = config->memory_fill == B200_MEMORY_FILL_OFF ? NULL : op_poison,
   };
-  const struct b200_pool_config pool = {
+  struct b200_pool_config pool = {
       .mode = B200_POOL_POOL,
       .max_idle_bytes = (uint64_t)config->memory_max_idle_mb << 20,
       .within_peak = true,
-      .reserve_bytes = (uint64_t)config->memory_reserve_mb << 20,
       .reserve_owners = ~(1u << B200_OWNER_PYTORCH),
       .wait = true,
   };
@@ -275,6 +295,7 @@ void b200_memory_start(const struct b200_config *config) {
     ops.fence = op_fence;
     ops.fence_done = op_fence_done;
   }
+  pool.reserve_bytes = reserve_of(config);
   memory.fill = config->memory_fill == B200_MEMORY_FILL_POISON ? 0xff : 0;
   b200_pool_init(&memory.pool, &ops, &pool);
   memory.pool.stats.passed = memory.pool.stats.driver_calls = atomic_load(&memory.early);
@@ -578,6 +599,7 @@ void b200_memory_read(struct b200_memory_use *out) {
     return;
   b200_pool_read(&memory.pool, &out->stats);
   out->stats.rescues += atomic_load(&memory.rescues);
+  out->reserve_bytes = memory.pool.config.reserve_bytes;
   out->largest_idle_bytes = b200_pool_largest_idle(&memory.pool);
 }
 

@@ -101,10 +101,10 @@ static inline void b200_memory_status(int status) {
     b200_memory_failed(status);
 }
 
-/* Counts, and the largest idle block; `lock`: to see whether it is free. */
+/* Counts, the headroom, and the largest idle block; `lock`: to see whether it is free. */
 struct b200_memory_use {
   struct b200_pool_stats stats;
-  uint64_t largest_idle_bytes;
+  uint64_t reserve_bytes, largest_idle_bytes;
 };
 void b200_memory_read(struct b200_memory_use *out);
 pthread_mutex_t *b200_memory_lock(void);

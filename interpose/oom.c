@@ -24,16 +24,14 @@ static struct {
   _Atomic uint64_t event_count, retries, retry_ns, fatal;
   atomic_uint shown;
   atomic_bool creates; /* PyTorch allocates by cuMemCreate: expandable segments */
-  uint64_t reserve_bytes;
   int rank;
 } oom;
 
 static const char *const ways[] = {"cuMemAlloc", "cuMemCreate", "stream-ordered"};
 _Static_assert(sizeof ways / sizeof *ways == B200_OOM_WAYS, "a name for each way");
 
-void b200_oom_start(const struct b200_config *config, int rank) {
+void b200_oom_start(int rank) {
   oom.rank = rank;
-  oom.reserve_bytes = config->memory == B200_MEMORY_POOL ? (uint64_t)config->memory_reserve_mb << 20 : 0;
 }
 
 void b200_oom_forget(void) {
@@ -210,7 +208,7 @@ static void tell(const struct facts *facts, const struct text *advice, const str
   if (b200_memory_pools())
     add(&out, "b200opt: oom: the pool keeps %s in %llu idle blocks, the largest of %s; headroom %s\n",
         size_of(facts->pool.stats.idle_bytes).text, (unsigned long long)facts->pool.stats.idle_blocks,
-        size_of(facts->pool.largest_idle_bytes).text, size_of(oom.reserve_bytes).text);
+        size_of(facts->pool.largest_idle_bytes).text, size_of(facts->pool.reserve_bytes).text);
   add(&out, "b200opt: oom: before that %llu retries of allocations have cost %.1f ms; last events: %s\n",
       (unsigned long long)atomic_load(&oom.retries), (double)atomic_load(&oom.retry_ns) * 1e-6, events->bytes);
   add(&out, "b200opt: oom: advice: %s\n", advice->bytes);

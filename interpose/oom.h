@@ -18,7 +18,6 @@
 
 #include "interpose/record/json.h"
 #include "policy/call.h"
-#include "policy/config.h"
 
 /* How memory was asked for; and whether it was the headroom that refused it. */
 enum b200_oom_way { B200_OOM_ALLOC, B200_OOM_CREATE, B200_OOM_STREAM, B200_OOM_WAYS };
@@ -31,7 +30,7 @@ struct b200_oom_attempt {
   uint8_t owner, way;
 };
 
-void b200_oom_start(const struct b200_config *config, int rank);
+void b200_oom_start(int rank);
 void b200_oom_forget(void);
 
 /* Something was granted, freed: remembered as one of the last events. */

@@ -865,7 +865,7 @@ static void start(void) {
   b200_launch_load(&launch);
   b200_gemm_start(&rt.config, launch.rank, launch.world);
   b200_timing_start(&rt.config, launch.single_connection);
-  b200_oom_start(&rt.config, launch.rank);
+  b200_oom_start(launch.rank);
   b200_memory_start(&rt.config);
   atomic_store(&rt.state, LIVE);
   b200_libc_observe(rt.config.loss == B200_LOSS_ON);

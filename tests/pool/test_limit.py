@@ -119,3 +119,10 @@ def test_headroom_of_stream_ordered_memory(order, tmp_path):
         assert done.stdout.splitlines() == [f"{fact} {answer}" for fact, answer in zip(facts, answers)], (arm, reserve, done.stdout + done.stderr)
     refused = [(r["bytes"] >> 20, r["why"]) for r in records(folder, "pool", "oom") if r.get("final")]
     assert refused == [(400, "headroom"), (1300, "headroom")], refused
+
+
+def test_headroom_of_all_the_device_is_ignored(tmp_path):
+    for reserve, status in ((2048, 0), (1048576, 0), (2047, OUT_OF_MEMORY)):
+        done = limit("pool", tmp_path / str(reserve), "large", 600, B200OPT_MEMORY_RESERVE_MB=str(reserve))
+        said = f"b200opt: B200OPT_MEMORY_RESERVE_MB={reserve} is ignored: PyTorch would get nothing; accepted is less than the device's 2048 MiB\n"
+        assert done.returncode == status and (done.stderr == said if status == 0 else said not in done.stderr), (reserve, done.stderr)
