@@ -21,6 +21,7 @@ extern __typeof__(cudaStreamSynchronize) cudaStreamSynchronize_ptsz;
 static cudaError_t allocated(struct b200_thread *self, enum b200_symbol symbol, cudaError_t status, void *const *pointer,
                              size_t bytes, uint64_t events_before, enum b200_owner owner) {
   b200_count(self, symbol, status != cudaSuccess, bytes);
+  b200_memory_status((int)status);
   if (self->driver_events != events_before)
     return status;
   if (status == cudaSuccess && pointer && *pointer)
@@ -49,6 +50,7 @@ static cudaError_t observe_cudaMallocAsync(void **devPtr, size_t size, cudaStrea
 static cudaError_t freed(struct b200_thread *self, enum b200_symbol symbol, cudaError_t status, const void *pointer,
                          uint64_t events_before) {
   b200_count(self, symbol, status != cudaSuccess, 0);
+  b200_memory_status((int)status);
   struct b200_ledger_undo undo;
   if (self->driver_events == events_before && status == cudaSuccess && pointer)
     b200_runtime_free((uint64_t)(uintptr_t)pointer, &undo);

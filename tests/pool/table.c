@@ -144,6 +144,24 @@ static int sticky(void) {
   return 0;
 }
 
+/* One of the calls after the first free is told to give an error that stays with a context. This one goes on all the same:
+   what is asked for then comes from the driver. */
+static int after_error(void) {
+  void *first = get(8 * MIB), *second = get(8 * MIB), *other = get(4 * MIB);
+  unsigned long long before = id_of(first);
+  MUST(free_as_pytorch(first));
+  MUST(p_cudaDeviceSynchronize());
+  p_cudaMemsetAsync(second, 1, MIB, NULL);
+  p_cudaStreamSynchronize(NULL);
+  p_cudaFree(other);
+  p_cudaGetLastError();
+  first = get(8 * MIB);
+  say("new id", id_of(first) != before);
+  say("free", drop(first));
+  say("free", drop(second));
+  return 0;
+}
+
 static int first_call(void) {
   void *block = NULL;
   say("free of NULL", drop(NULL));
@@ -846,6 +864,7 @@ static const struct row {
     {"size_zero", size_zero, false},
     {"failure", failure, false},
     {"sticky", sticky, false},
+    {"after_error", after_error, false},
     {"first_call", first_call, true},
     {"free_null", free_null, false},
     {"wrong_frees", wrong_frees, false},

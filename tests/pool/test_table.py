@@ -61,6 +61,19 @@ def test_row(row, order, tmp_path):
         assert summed(folder, "pool", "untracked") == summed(folder, "pool", "unreturned") == 0
 
 
+SEEN_BY = {"the program": ["cudaMemsetAsync:1", "cudaStreamSynchronize:1", "cudaFree:3"], "the pool": ["cuCtxRecordEvent:2", "cuEventSynchronize:1"]}
+
+
+@pytest.mark.parametrize("error", [700, 719, 710, 214])
+@pytest.mark.parametrize("call", [c for calls in SEEN_BY.values() for c in calls])
+def test_an_error_that_stays_ends_the_cache(call, error, tmp_path):
+    """Not one for which memory is short, or a wrong argument: then the freed block is handed out again."""
+    for status, new in ((error, 1), (2, 0)):
+        done = run("pool", tmp_path / str(status), "pool_table", "after_error", B200OPT_VNODE_FAULT=f"{call}:{status}")
+        assert "injected fault" in done.stderr, done.stderr
+        assert (done.returncode, done.stdout) == (0, f"new id {new}\nfree 0\nfree 0\n"), done.stdout + done.stderr
+
+
 def test_contents_can_be_filled(tmp_path):
     for fill, expected in (("zero", "0 1 0"), ("poison", "0 0 1")):
         done = run("pool", tmp_path / fill, "pool_table", "contents", B200OPT_MEMORY_FILL=fill)
