@@ -66,9 +66,12 @@ static CUcontext handle_of(uint64_t context) {
   return (CUcontext)(uintptr_t)context;
 }
 
+/* Asked twice: the first answer may be an earlier error. */
 static uint64_t current(void) {
   CUcontext context = NULL;
-  return memory.driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? (uint64_t)(uintptr_t)context : 0;
+  bool known =
+      memory.driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS || memory.driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS;
+  return known ? (uint64_t)(uintptr_t)context : 0;
 }
 
 /* ---------------------------------------------------------------------------------------------- operations */
@@ -76,11 +79,12 @@ static uint64_t current(void) {
 /* A call of the pool's own: in the context, and allowed beside a capture that another thread may begin. */
 struct scope {
   CUstreamCaptureMode mode;
+  uint64_t context;
   bool pushed;
 };
 
 static bool enter(struct scope *scope, uint64_t context) {
-  *scope = (struct scope){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+  *scope = (struct scope){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .context = context};
   if (memory.driver.cuThreadExchangeStreamCaptureMode(&scope->mode) != CUDA_SUCCESS)
     return false;
   if (context == current())
@@ -93,8 +97,8 @@ static bool enter(struct scope *scope, uint64_t context) {
 
 static void leave(struct scope *scope) {
   CUcontext ignored;
-  if (scope->pushed)
-    memory.driver.cuCtxPopCurrent_v2(&ignored);
+  if (scope->pushed && memory.driver.cuCtxPopCurrent_v2(&ignored) != CUDA_SUCCESS && current() == scope->context)
+    memory.driver.cuCtxPopCurrent_v2(&ignored); /* it may have told of an earlier error and done nothing */
   memory.driver.cuThreadExchangeStreamCaptureMode(&scope->mode);
 }
 
@@ -129,10 +133,12 @@ static int op_info(void *user, uint64_t context, uint64_t *free_bytes, uint64_t 
   (void)user;
   struct scope scope;
   size_t free_now = 0, total = 0;
-  if (!enter(&scope, context))
+  bool entered = enter(&scope, context);
+  if (!entered && context != current())
     return CUDA_ERROR_INVALID_CONTEXT;
   CUresult status = memory.driver.cuMemGetInfo_v2(&free_now, &total);
-  leave(&scope);
+  if (entered)
+    leave(&scope);
   *free_bytes = free_now;
   *total_bytes = total;
   return (int)status;
@@ -515,9 +521,9 @@ int b200_memory_free_async(uint64_t address, void *stream, b200_memory_free_asyn
 
 int b200_memory_info(size_t *free_bytes, size_t *total_bytes) {
   uint64_t context = current(), free_now = 0, total = 0;
-  if (context == 0)
+  int status = context ? b200_pool_info(&memory.pool, context, &free_now, &total) : CUDA_ERROR_INVALID_CONTEXT;
+  if (status == CUDA_ERROR_INVALID_CONTEXT) /* perhaps only ours */
     return (int)memory.driver.cuMemGetInfo_v2(free_bytes, total_bytes);
-  int status = b200_pool_info(&memory.pool, context, &free_now, &total);
   if (status == 0 && free_bytes)
     *free_bytes = free_now;
   if (status == 0 && total_bytes)
@@ -566,7 +572,10 @@ bool b200_memory_rescue(struct b200_memory_attempt *attempt, int status) {
     return false;
   }
   attempt->tried = status == CUDA_ERROR_OUT_OF_MEMORY;
-  return attempt->tried && b200_pool_trim(&memory.pool, current_known(), attempt->bytes) > 0;
+  if (!attempt->tried)
+    return false;
+  uint64_t context = current_known();
+  return context == 0 || b200_pool_trim(&memory.pool, context, attempt->bytes) > 0; /* without one the driver says why */
 }
 
 void b200_memory_sync_begin(struct b200_memory_sync *sync, uint64_t context) {

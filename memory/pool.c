@@ -268,9 +268,9 @@ struct batch {
   int count;
 };
 
-/* Takes out what is safe, the oldest first, up to `want` bytes. */
-static void gather(struct b200_pool *pool, struct b200_pool_context *context, uint64_t want, struct batch *out) {
-  uint64_t safe = safe_of(pool, context);
+/* Takes out what is older than `safe`, the oldest first, up to `want` bytes. */
+static void gather(struct b200_pool *pool, struct b200_pool_context *context, uint64_t want, uint64_t safe,
+                   struct batch *out) {
   out->bytes = 0;
   out->count = 0;
   while (out->count < RELEASE_BATCH && out->bytes < want && context->idle.oldest != 0) {
@@ -283,16 +283,46 @@ static void gather(struct b200_pool *pool, struct b200_pool_context *context, ui
   }
 }
 
+static void track(struct b200_pool *pool, uint64_t handle, uint64_t generation, const struct b200_pool_grant *grant) {
+  struct b200_pool_context *context = find_context(pool, handle);
+  if (!context || context->generation != generation)
+    return; /* reset meanwhile */
+  uint32_t number = b200_pool_index_add(&pool->index, grant->address, grant->bytes);
+  if (number == 0) {
+    pool->stats.untracked++;
+    return;
+  }
+  block_at(pool, number)->context = (uint8_t)(context - pool->contexts);
+  pool->stats.live_blocks++;
+  add_live(context, grant->bytes);
+}
+
+/* A block that the driver would not take: still its, and idle. Another may have come to lie there all the same. */
+static void put_back(struct b200_pool *pool, struct b200_pool_context *context, const struct b200_pool_grant *grant) {
+  if (b200_pool_index_find(&pool->index, grant->address) != 0)
+    return;
+  track(pool, context->handle, context->generation, grant);
+  uint32_t number = b200_pool_index_find(&pool->index, grant->address);
+  if (number == 0)
+    return;
+  block_at(pool, number)->stamp = pool->clock;
+  if (b200_pool_shelf_put(&pool->index, &context->idle, number))
+    shelve(pool, context, grant->bytes);
+  else
+    forget_block(pool, number);
+}
+
 /* Returns the bytes that the driver took. When it refuses one, something is wrong that the pool does not understand. */
 static uint64_t release_batch_locked(struct b200_pool *pool, struct b200_pool_context *context, const struct batch *batch) {
   uint64_t handle = context->handle, generation = context->generation, bytes = 0, count = 0, begin = now_ns();
+  bool taken[RELEASE_BATCH];
   pool->releases_begun++;
   unlock(pool);
-  for (int i = 0; i < batch->count; i++)
-    if (pool->ops.free(pool->ops.user, handle, batch->blocks[i].address, false) == 0) {
-      bytes += held(batch->blocks[i].bytes);
-      count++;
-    }
+  for (int i = 0; i < batch->count; i++) {
+    taken[i] = pool->ops.free(pool->ops.user, handle, batch->blocks[i].address, false) == 0;
+    bytes += taken[i] ? held(batch->blocks[i].bytes) : 0;
+    count += taken[i];
+  }
   lock(pool);
   pool->releases_ended++;
   pool->stats.driver_calls += (uint64_t)batch->count;
@@ -300,28 +330,44 @@ static uint64_t release_batch_locked(struct b200_pool *pool, struct b200_pool_co
   pool->stats.released += count;
   pool->stats.released_bytes += bytes;
   pool->stats.unreturned += (uint64_t)batch->count - count;
-  if (is_same(context, generation)) {
-    context->known_free += bytes;
-    context->broken |= bytes != batch->bytes;
-  }
+  if (!is_same(context, generation))
+    return bytes;
+  context->known_free += bytes;
+  for (int i = 0; i < batch->count; i++)
+    if (!taken[i])
+      put_back(pool, context, &batch->blocks[i]);
+  context->broken |= bytes != batch->bytes;
   return bytes;
 }
 
-/* Gives back idle blocks, the oldest first, until `want` bytes have been; waits for those in quarantine. Returns the bytes.
+/*
+ * Gives back idle blocks, the oldest first, until `want` bytes have been; waits for those in quarantine. Where memory has
+ * run out and what to wait for cannot be found out, the driver's free waits. Returns the bytes; those that the driver has
+ * refused twice count, so that it is asked for memory and says itself what is wrong.
  */
 static uint64_t release_locked(struct b200_pool *pool, struct b200_pool_context *context, uint64_t want,
                                enum patience patience) {
   uint64_t generation = context->generation, done = 0;
+  bool refused = false, settles = true;
   struct batch batch;
-  while (done < want && is_same(context, generation) && !context->broken && context->idle.oldest != 0 && is_pooling(pool) &&
+  while (done < want && is_same(context, generation) && context->idle.oldest != 0 && is_pooling(pool) &&
          !is_capturing(pool)) {
-    gather(pool, context, want - done, &batch);
-    uint64_t stamp = batch.count > 0 ? 0 : block_at(pool, context->idle.oldest)->stamp;
-    if (batch.count > 0)
-      done += release_batch_locked(pool, context, &batch);
-    else if (!settle_locked(pool, context, stamp, ASK) &&
-             !(is_same(context, generation) && settle_locked(pool, context, stamp, patience)))
+    gather(pool, context, want - done, settles ? safe_of(pool, context) : UINT64_MAX, &batch);
+    if (batch.count > 0) {
+      uint64_t bytes = release_batch_locked(pool, context, &batch);
+      if (refused && bytes != batch.bytes)
+        return done + batch.bytes;
+      refused |= bytes != batch.bytes;
+      done += bytes;
+      continue;
+    }
+    uint64_t stamp = block_at(pool, context->idle.oldest)->stamp;
+    if (settle_locked(pool, context, stamp, ASK) ||
+        (is_same(context, generation) && settle_locked(pool, context, stamp, patience)))
+      continue;
+    if (patience != WAIT_ALL)
       break;
+    settles = false;
   }
   return done;
 }
@@ -540,20 +586,6 @@ static int retry(struct b200_pool *pool, uint64_t handle, uint64_t bytes, uint64
   pool->stats.retries += retries;
   unlock(pool);
   return status;
-}
-
-static void track(struct b200_pool *pool, uint64_t handle, uint64_t generation, const struct b200_pool_grant *grant) {
-  struct b200_pool_context *context = find_context(pool, handle);
-  if (!context || context->generation != generation)
-    return; /* reset meanwhile */
-  uint32_t number = b200_pool_index_add(&pool->index, grant->address, grant->bytes);
-  if (number == 0) {
-    pool->stats.untracked++;
-    return;
-  }
-  block_at(pool, number)->context = (uint8_t)(context - pool->contexts);
-  pool->stats.live_blocks++;
-  add_live(context, grant->bytes);
 }
 
 static int miss(struct b200_pool *pool, uint64_t handle, uint64_t generation, enum b200_owner owner, uint64_t bytes,

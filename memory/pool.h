@@ -42,6 +42,8 @@
  *
  * Out of memory. When the driver has none: the library's own idle memory goes first, then as many idle blocks as were asked
  * for, the first freed first, and the driver is asked again; if that fails, all idle blocks of all contexts, and once more.
+ * What cannot be waited for, since that fails, is given back unwaited for: the driver's free waits, as it would have done. A
+ * block that it refuses stays idle, and is tried again; its context serves nothing any more.
  *
  * Modes. OFF: every call goes to the driver. OBSERVE: likewise, counted. POOL: all of the above. A mode other than POOL
  * keeps and refuses nothing, and makes no driver call of its own.
@@ -133,7 +135,7 @@ struct b200_pool_stats {
   uint64_t failed;                          /* allocations that ended in an error of the driver */
   uint64_t double_frees;
   uint64_t released, released_bytes;                 /* idle blocks given back to the driver */
-  uint64_t unreturned;                               /* … that it would not take; lost */
+  uint64_t unreturned;                               /* … that it would not take; kept, and tried again */
   uint64_t dropped;                                  /* blocks forgotten with their context */
   uint64_t untracked;                                /* blocks that found no room in the tables */
   uint64_t idle_blocks, idle_bytes, idle_peak_bytes; /* now, in whole pages */
@@ -239,7 +241,8 @@ bool b200_pool_admit(struct b200_pool *pool, uint64_t context, enum b200_owner o
 void b200_pool_note(struct b200_pool *pool, uint64_t context, int64_t bytes);
 
 /* … and when the driver had no memory for them: idle memory, the library's own first, is given back until `bytes` have been
-   or none is left. Returns the bytes; 0: a retry is pointless. Nothing happens in a capture. */
+   or none is left. Returns the bytes, those that the driver refuses included; 0: a retry is pointless. Nothing happens in a
+   capture. */
 uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t context, uint64_t bytes);
 
 /* Bytes of the largest idle block of any context that is not pinned. O(blocks). */

@@ -664,8 +664,8 @@ START_TEST(a_broken_context_is_served_by_the_driver) {
   device.fail_alloc = device.fail_free = 700;
   ck_assert_int_eq(try_for(B200_OWNER_PYTORCH, 4 * MIB), 700);
   ck_assert_int_eq(b200_pool_free(&pool, A, live, false), 700);
-  ck_assert_uint_eq(b200_pool_trim(&pool, A, GIB), 0);
-  ck_assert_uint_eq(device.synchronisations, 0);
+  ck_assert_uint_eq(b200_pool_trim(&pool, A, GIB), 4 * MIB); /* refused: the driver shall say why */
+  ck_assert_uint_eq(stats().idle_bytes, 4 * MIB);
 }
 END_TEST
 
@@ -674,11 +674,13 @@ START_TEST(a_driver_that_will_not_take_a_block_back_breaks_the_context) {
   put(get(4 * MIB).address);
   put(get(4 * MIB).address);
   device.fail_free = 700;
-  ck_assert_uint_eq(b200_pool_trim(&pool, A, 1), 0);
-  ck_assert_uint_eq(stats().unreturned, 1);
-  ck_assert_uint_eq(device.frees, 1);
+  ck_assert_uint_eq(b200_pool_trim(&pool, A, 1), 4 * MIB); /* twice refused: the driver shall say why */
+  ck_assert_uint_eq(stats().unreturned, 2);
+  ck_assert_uint_eq(stats().idle_bytes, 8 * MIB);
   device.fail_free = 0;
   ck_assert(!get(4 * MIB).hit);
+  ck_assert_uint_eq(b200_pool_trim(&pool, A, GIB), 8 * MIB);
+  ck_assert_uint_eq(stats().idle_bytes, 0);
 }
 END_TEST
 
@@ -865,8 +867,8 @@ START_TEST(idle_blocks_make_way_for_the_reserve) {
   ck_assert_int_eq(b200_pool_look(&pool, one), B200_POOL_UNKNOWN);
   ck_assert_uint_eq(device.early_frees, 0);
   put(other);
-  device.fail_synchronize = 700;
-  ck_assert_int_eq(try_for(B200_OWNER_PYTORCH, 28 * MIB), FAKE_OUT_OF_MEMORY); /* cannot be given back now */
+  device.fail_synchronize = device.fail_free = device.fail_alloc = 700;
+  ck_assert_int_eq(try_for(B200_OWNER_PYTORCH, 28 * MIB), 700); /* cannot be given back: the driver says why */
 }
 END_TEST
 
