@@ -23,6 +23,7 @@
 #   ledger every client with every allocator of PyTorch: the ledger is the node's own count after each step  20 minutes
 #   pool   100 seeds of adversarial order, 64 threads that share device memory: no byte is wrong  60 minutes
 #   faults every call of small programs made to fail, bare and with the library     3 minutes
+#   pool-faults  every call of a program that fills the device made to fail, bare and with the pool of its memory  5 minutes
 #   convert      converted GEMMs on every GPU in every order; every call of a conversion fails  25 minutes
 #   demo-faults  300 faults in the demo job, bare and with the library; 100 while it converts  80 minutes
 set -euo pipefail
@@ -106,6 +107,10 @@ case ${1:-} in
   faults)
     tools/setup --tests
     B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/faults.py
+    ;;
+  pool-faults)
+    tools/setup --tests
+    B200_BUILD=$PWD/build/release exec .venv/bin/python -B tests/vnode_faults/pool_faults.py
     ;;
   convert)
     tools/setup --tests

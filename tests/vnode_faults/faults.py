@@ -17,6 +17,7 @@ BUILD = pathlib.Path(os.environ["B200_BUILD"])
 HERE = BUILD / "tests" / "vnode_faults"
 LIBRARY = BUILD / "libb200opt.so"
 PROGRAMS = {"runtime": 1, "driver": 1, "blas": 1, "nccl1": 1, "nccl2": 2}
+RANKS = {**PROGRAMS, "memory": 1}  # the last: pool_faults.py
 ARMS = ("bare", "observed")
 CASES_AT_ONCE = 200
 
@@ -70,7 +71,7 @@ def status_for(function):
 def environment(arm, folder, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith("B200OPT") and k not in ("LD_PRELOAD", "RANK", "WORLD_SIZE")}
     env.update(B200OPT_VNODE_KERNELS="skip", **more)
-    if arm == "observed":
+    if arm != "bare":
         env.update(LD_PRELOAD=str(LIBRARY), B200OPT_LOG_DIR=str(folder), B200OPT_RUN="run")
     return env
 
@@ -88,18 +89,18 @@ def run(program, faults, arm, **more):
             fault, rest = block.split("\n", 1)
             out, rest = rest.split("-- stderr\n", 1)
             err, end = re.fullmatch(r"(.*)-- ((?:exit|signal) \d+)\n", rest, re.S).groups()
-            if PROGRAMS[program] > 1:  # ranks share stderr
+            if RANKS[program] > 1:  # ranks share stderr
                 err = "".join(sorted(err.splitlines(True)))
             found[fault] = (out, err, end)
     assert list(found) == list(dict.fromkeys(faults)), f"{program} lost cases"
     return found
 
 
-def call_counts(program, arm):
+def call_counts(program, arm, **more):
     """Calls of each function, per rank: {(function, rank or None): calls}."""
     counts = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
-        run(program, ["-"], arm, B200OPT_VNODE_TRACE=f"{folder}/")
+        run(program, ["-"], arm, B200OPT_VNODE_TRACE=f"{folder}/", **more)
         for path in pathlib.Path(folder).glob("*.trace"):
             rank = int(re.match(r"r(-?\d+)-", path.name)[1])
             for line in path.read_text().splitlines():

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program in which a call fails does the same with and without libb200opt.so. All calls: tools/check --long faults."""
+"""A program in which a call fails does the same with and without libb200opt.so. All calls: tools/check --long faults, and
+--long pool-faults."""
 import re
 
 import pytest
 
 import faults
+import pool_faults
 
 
 # What the pool of device memory has to know, most of it rare. tests/pool calls what the node serves; test_every_function makes each fail.
@@ -20,6 +22,14 @@ def test_faults(program):
     """Each function's first and last call, and every one that allocates; each function's first call with the end of the context."""
     cases, wrong = faults.differences(program, everything=False)
     assert cases > 100
+    assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("arm", pool_faults.ARMS)
+def test_faults_with_the_pool(arm):
+    """The first, a middle and the last call of each function that the pool calls in its own way."""
+    cases, wrong = pool_faults.differences(arm, everything=False)
+    assert cases > 80
     assert not wrong, "\n".join(wrong[:20])
 
 
