@@ -355,8 +355,10 @@ static uint64_t release_locked(struct b200_pool *pool, struct b200_pool_context 
     gather(pool, context, want - done, settles ? safe_of(pool, context) : UINT64_MAX, &batch);
     if (batch.count > 0) {
       uint64_t bytes = release_batch_locked(pool, context, &batch);
-      if (refused && bytes != batch.bytes)
+      if (refused && bytes != batch.bytes) {
+        pool->refused_bytes += batch.bytes - bytes;
         return done + batch.bytes;
+      }
       refused |= bytes != batch.bytes;
       done += bytes;
       continue;
@@ -389,10 +391,10 @@ static void release_all(struct b200_pool *pool) {
   unlock(pool);
 }
 
-/* What all threads have given back so far. */
+/* What all threads have given back so far, or tried in vain. */
 static uint64_t returned(struct b200_pool *pool) {
   lock(pool);
-  uint64_t bytes = pool->stats.released_bytes;
+  uint64_t bytes = pool->stats.released_bytes + pool->refused_bytes;
   unlock(pool);
   return bytes;
 }
@@ -405,9 +407,8 @@ static uint64_t await_returns(struct b200_pool *pool) {
     sched_yield();
     lock(pool);
   }
-  uint64_t bytes = pool->stats.released_bytes;
   unlock(pool);
-  return bytes;
+  return returned(pool);
 }
 
 /* `before`: returned() before the driver said that it has none. */

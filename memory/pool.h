@@ -170,6 +170,7 @@ struct b200_pool {
   uint64_t clock;
   uint64_t generations;
   uint64_t releases_begun, releases_ended;
+  uint64_t refused_bytes; /* of idle blocks that the driver would not take back, twice */
   struct b200_pool_index index;
   struct b200_pool_context contexts[B200_POOL_CONTEXTS];
   struct b200_pool_stats stats;
