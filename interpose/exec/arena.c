@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "interpose/exec/arena.h"
 
+#include "interpose/memory.h"
 #include "interpose/runtime.h"
 #include "policy/plan.h"
 
@@ -48,13 +49,19 @@ static bool reserve_room(uint64_t bytes) {
   return false;
 }
 
-/* Maps `bytes` more behind what is mapped. The handle is released at once: the mapping keeps the memory. */
+/* Maps `bytes` more behind what is mapped. The handle is released at once: the mapping keeps the memory. What the job has
+   freed and the pool keeps makes room. */
 static bool map_more(const struct b200_vendor *vendor, struct b200_arena *arena, const CUmemAllocationProp *properties,
                      uint64_t bytes) {
   CUmemGenericAllocationHandle handle;
   const CUmemAccessDesc access = {.location = properties->location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUdeviceptr end = arena->base + arena->bytes;
-  if (vendor->cuMemCreate(&handle, bytes, properties, 0) != CUDA_SUCCESS) {
+  struct b200_memory_attempt attempt = {.owner = B200_OWNER_B200OPT, .bytes = bytes};
+  CUresult status;
+  do
+    status = vendor->cuMemCreate(&handle, bytes, properties, 0);
+  while (b200_memory_rescue(&attempt, (int)status));
+  if (status != CUDA_SUCCESS) {
     b200_runtime_refused(B200_OWNER_B200OPT, bytes, B200_OOM_CREATE);
     return false;
   }

@@ -728,8 +728,8 @@ static int capture_of_another_thread(void) {
   pthread_join(thread, NULL);
   say("end", p_cudaStreamEndCapture(stream, &graph));
   say("graph", graph != NULL);
-  in_capture(cudaStreamCaptureModeRelaxed, true);
-  in_capture(cudaStreamCaptureModeRelaxed, false);
+  in_capture(begin_by_runtime, CU_STREAM_CAPTURE_MODE_RELAXED, true);
+  in_capture(begin_by_runtime, CU_STREAM_CAPTURE_MODE_RELAXED, false);
   return 0;
 }
 
