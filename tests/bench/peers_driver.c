@@ -104,6 +104,13 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
   return 0;
 }
 
+EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device);
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+  (void)device;
+  *bytes = TOTAL;
+  return 0;
+}
+
 EXPORT int cuDeviceGet(int *device, int ordinal);
 int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
