@@ -209,8 +209,9 @@ static CUresult referenced(enum b200_symbol symbol, CUresult status, enum b200_o
 
 static CUresult observe_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
   enum b200_owner owner = B200_CALLER();
-  b200_memory_pin((uint64_t)(uintptr_t)addr, 1);
   CUresult status = B200_REAL(cuda, cuMemRetainAllocationHandle)(handle, addr);
+  if (status == CUDA_SUCCESS) /* NCCL asks of every buffer that is registered; memory of cudaMalloc has none */
+    b200_memory_pin((uint64_t)(uintptr_t)addr, 1);
   return referenced(B200_SYM_cuMemRetainAllocationHandle, status, owner, handle);
 }
 

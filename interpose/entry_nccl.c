@@ -130,8 +130,19 @@ GOES(ncclCommAbort, true)
 /* ------------------------------------------------------------------------------------------- registration */
 
 static ncclResult_t observe_ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle) {
-  b200_memory_pin((uint64_t)(uintptr_t)buff, size);
-  return counted(B200_SYM_ncclCommRegister, B200_REAL(nccl, ncclCommRegister)(comm, buff, size, handle));
+  uint64_t address = (uint64_t)(uintptr_t)buff;
+  b200_memory_register_begin(address, size);
+  ncclResult_t status = B200_REAL(nccl, ncclCommRegister)(comm, buff, size, handle);
+  b200_memory_register_end(address, size, status == ncclSuccess && handle ? *handle : NULL);
+  return counted(B200_SYM_ncclCommRegister, status);
+}
+
+/* A communicator that gives a buffer up has closed what its peers had of it. PyTorch does so before it frees. */
+static ncclResult_t observe_ncclCommDeregister(const ncclComm_t comm, void *handle) {
+  ncclResult_t status = B200_REAL(nccl, ncclCommDeregister)(comm, handle);
+  if (status == ncclSuccess)
+    b200_memory_register_gone(handle);
+  return counted(B200_SYM_ncclCommDeregister, status);
 }
 
 static ncclResult_t observe_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,

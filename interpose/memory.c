@@ -9,7 +9,7 @@
 #include "interpose/exec/arena.h"
 #include "interpose/runtime.h"
 
-enum { PRIMARIES = 64 };
+enum { PRIMARIES = 64, REGISTRATIONS = 16384 };
 
 /* Names as the driver exports them (cuda.h maps some to newer ones). X(name, parameters) */
 #define DRIVER_FUNCTIONS(X)                                                                                                 \
@@ -58,6 +58,11 @@ static struct {
     uint64_t context;
     int64_t retains;
   } primaries[PRIMARIES];
+  struct registration {
+    const void *handle;
+    uint64_t address, bytes;
+  } registrations[REGISTRATIONS]; /* in the order in which they were made */
+  size_t registration_count;
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 atomic_bool b200_memory_is_pooling;
@@ -201,6 +206,11 @@ static bool op_fence_done(void *user, uint64_t context, void *fence, bool wait) 
   return status == CUDA_SUCCESS;
 }
 
+void b200_memory_capture_comes(void) {
+  if (b200_memory_pools())
+    b200_pool_empty(&memory.pool);
+}
+
 void b200_memory_capture_begins(void) {
   while (atomic_load(&memory.recording) > 0)
     sched_yield();
@@ -329,6 +339,7 @@ void b200_memory_forget(void) {
   for (int i = 0; i < B200_POOL_CONTEXTS; i++)
     atomic_store(&memory.contexts[i], 0);
   memset(memory.primaries, 0, sizeof memory.primaries);
+  memory.registration_count = 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ contexts */
@@ -600,6 +611,46 @@ void b200_memory_sync_end(const struct b200_memory_sync *sync, int status) {
 void b200_memory_pin(uint64_t address, uint64_t bytes) {
   if (b200_memory_pools())
     b200_pool_pin(&memory.pool, address, bytes);
+}
+
+void b200_memory_register_begin(uint64_t address, uint64_t bytes) {
+  if (b200_memory_pools())
+    b200_pool_register(&memory.pool, address, bytes, +1);
+}
+
+/* One that finds no room stays registered. */
+void b200_memory_register_end(uint64_t address, uint64_t bytes, const void *handle) {
+  if (!b200_memory_pools())
+    return;
+  if (!handle) {
+    b200_pool_register(&memory.pool, address, bytes, -1);
+    return;
+  }
+  pthread_mutex_lock(&memory.lock);
+  if (memory.registration_count < REGISTRATIONS)
+    memory.registrations[memory.registration_count++] =
+        (struct registration){.handle = handle, .address = address, .bytes = bytes};
+  pthread_mutex_unlock(&memory.lock);
+}
+
+/* NCCL gives one handle for registrations within one range; the newest is taken, since those of communicators that ended
+   with theirs stay in the table, and a handle of that value may have come again. */
+void b200_memory_register_gone(const void *handle) {
+  struct registration found = {0};
+  if (!b200_memory_pools() || !handle)
+    return;
+  pthread_mutex_lock(&memory.lock);
+  for (size_t i = memory.registration_count; i > 0 && !found.handle; i--) {
+    struct registration *entry = &memory.registrations[i - 1];
+    if (entry->handle != handle)
+      continue;
+    found = *entry;
+    memmove(entry, entry + 1, (memory.registration_count - i) * sizeof *entry);
+    memory.registration_count--;
+  }
+  pthread_mutex_unlock(&memory.lock);
+  if (found.handle)
+    b200_pool_register(&memory.pool, found.address, found.bytes, -1);
 }
 
 void b200_memory_read(struct b200_memory_use *out) {

@@ -81,6 +81,11 @@ void b200_memory_sync_end(const struct b200_memory_sync *sync, int status);
 
 /* Blocks that overlap the range are not handed out again. Before the call that makes it so. */
 void b200_memory_pin(uint64_t address, uint64_t bytes);
+/* Around a registration with a communicator of NCCL's: begins before NCCL is asked; ends with the handle that it gave, or
+   NULL when it has none. gone: NCCL has given the handle up. */
+void b200_memory_register_begin(uint64_t address, uint64_t bytes);
+void b200_memory_register_end(uint64_t address, uint64_t bytes, const void *handle);
+void b200_memory_register_gone(const void *handle);
 /* Work of `accessor` (0: the current context) may touch memory of `context`. Before the call. */
 void b200_memory_peer(uint64_t context, uint64_t accessor);
 /* The context is about to be destroyed. */
@@ -89,7 +94,9 @@ void b200_memory_context_gone(uint64_t context);
 void b200_memory_primary_retained(int device, uint64_t context);
 void b200_memory_primary_release(int device);
 void b200_memory_primary_reset(int device);
-/* Before a capture begins, and once it counts as begun: returns when the pool does nothing that would spoil it. */
+/* Before a capture begins. comes: before it counts as begun: what the pool keeps is given back, as the application may have
+   freed it for this. begins: once it does: returns when the pool does nothing that would spoil it. */
+void b200_memory_capture_comes(void);
 void b200_memory_capture_begins(void);
 /* An NCCL group of the application's: opened +1, ended -1. */
 void b200_memory_group(int change);

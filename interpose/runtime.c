@@ -1305,6 +1305,8 @@ void b200_runtime_unmap(uint64_t address, uint64_t bytes) {
 }
 
 void b200_runtime_capture(int begun) {
+  if (begun > 0)
+    b200_memory_capture_comes();
   atomic_fetch_add(&rt.captures, begun);
   if (begun > 0)
     b200_memory_capture_begins();

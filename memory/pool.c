@@ -383,11 +383,11 @@ static uint64_t release(struct b200_pool *pool, uint64_t handle, uint64_t want, 
 }
 
 /* Idle blocks of every context: another one may be of the same device. */
-static void release_all(struct b200_pool *pool) {
+static void release_all(struct b200_pool *pool, enum patience patience) {
   lock(pool);
   for (int i = 0; i < B200_POOL_CONTEXTS; i++)
     if (pool->contexts[i].handle != 0)
-      release_locked(pool, &pool->contexts[i], UINT64_MAX, WAIT_ALL);
+      release_locked(pool, &pool->contexts[i], UINT64_MAX, patience);
   unlock(pool);
 }
 
@@ -422,6 +422,11 @@ static uint64_t trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes, ui
 
 uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t handle, uint64_t bytes) {
   return trim(pool, handle, bytes, returned(pool));
+}
+
+void b200_pool_empty(struct b200_pool *pool) {
+  if (is_pooling(pool) && !is_capturing(pool))
+    release_all(pool, ASK);
 }
 
 static bool is_limited(const struct b200_pool *pool, enum b200_owner owner) {
@@ -577,7 +582,7 @@ static int retry(struct b200_pool *pool, uint64_t handle, uint64_t bytes, uint64
     status = ask_driver(pool, handle, bytes, out);
   }
   if (status == pool->ops.out_of_memory) {
-    release_all(pool);
+    release_all(pool, WAIT_ALL);
     if (await_returns(pool) != before) {
       retries++;
       status = ask_driver(pool, handle, bytes, out);
@@ -704,6 +709,15 @@ int b200_pool_malloc(struct b200_pool *pool, uint64_t handle, enum b200_owner ow
   return 0;
 }
 
+static void pin_block(struct b200_pool *pool, uint32_t number) {
+  struct b200_pool_block *block = block_at(pool, number);
+  if (block->pinned)
+    return;
+  block->pinned = true;
+  pool->stats.pinned++;
+  b200_pool_shelf_unbin(&pool->index, &pool->contexts[block->context].idle, number);
+}
+
 /* The application's own free. `number`: of the block, or 0; taken out before the driver is asked, since another thread may
    be handed the address as soon as that has returned; put back when the driver refuses. */
 static int pass_free_locked(struct b200_pool *pool, uint64_t handle, uint64_t address, uint32_t number) {
@@ -730,16 +744,18 @@ static int pass_free_locked(struct b200_pool *pool, uint64_t handle, uint64_t ad
   struct b200_pool_grant again = {.address = address, .bytes = block.bytes};
   track(pool, owner_handle, generation, &again);
   uint32_t back = b200_pool_index_find(&pool->index, address);
-  if (back != 0 && block.pinned) {
-    block_at(pool, back)->pinned = true;
-    pool->stats.pinned++;
-  }
+  if (back == 0)
+    return status;
+  block_at(pool, back)->registrations = block.registrations;
+  if (block.pinned)
+    pin_block(pool, back);
   return status;
 }
 
 static bool may_keep(const struct b200_pool *pool, uint32_t number) {
   const struct b200_pool_block *block = &pool->index.blocks[number];
-  return number != 0 && !block->idle && !block->pinned && !pool->contexts[block->context].broken;
+  return number != 0 && !block->idle && !block->pinned && block->registrations == 0 &&
+         !pool->contexts[block->context].broken;
 }
 
 /* A live block goes into quarantine. False: it has to go to the driver. */
@@ -835,18 +851,36 @@ void b200_pool_peer(struct b200_pool *pool, uint64_t handle, uint64_t accessor) 
   unlock(pool);
 }
 
-void b200_pool_pin(struct b200_pool *pool, uint64_t address, uint64_t bytes) {
+static void register_block(struct b200_pool *pool, uint32_t number, int change) {
+  struct b200_pool_block *block = block_at(pool, number);
+  if (block->idle || block->registrations == UINT32_MAX)
+    pin_block(pool, number);
+  else if (change > 0 || block->registrations > 0)
+    block->registrations += (uint32_t)change;
+}
+
+/* `change` 0: pins. */
+static void mark_range(struct b200_pool *pool, uint64_t address, uint64_t bytes, int change) {
   uint64_t end = address + (bytes ? bytes : 1);
   lock(pool);
   for (uint32_t i = 1; i < pool->index.block_end; i++) {
-    struct b200_pool_block *block = block_at(pool, i);
-    if (block->bytes == 0 || block->pinned || block->address >= end || block->address + block->bytes <= address)
+    const struct b200_pool_block *block = block_at(pool, i);
+    if (block->bytes == 0 || block->address >= end || block->address + block->bytes <= address)
       continue;
-    block->pinned = true;
-    pool->stats.pinned++;
-    b200_pool_shelf_unbin(&pool->index, &pool->contexts[block->context].idle, i);
+    if (change == 0)
+      pin_block(pool, i);
+    else
+      register_block(pool, i, change);
   }
   unlock(pool);
+}
+
+void b200_pool_pin(struct b200_pool *pool, uint64_t address, uint64_t bytes) {
+  mark_range(pool, address, bytes, 0);
+}
+
+void b200_pool_register(struct b200_pool *pool, uint64_t address, uint64_t bytes, int change) {
+  mark_range(pool, address, bytes, change);
 }
 
 void b200_pool_context_gone(struct b200_pool *pool, uint64_t handle) {

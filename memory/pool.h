@@ -29,7 +29,8 @@
  * no more than without the pool; of equal ones the one that was freed first. Below B200_POOL_MIN_BYTES nothing is kept: the
  * driver packs small allocations into one page.
  *
- * Never cached, given back to the driver as the application frees them: pinned blocks (b200_pool_pin()), blocks that were
+ * Never cached, given back to the driver as the application frees them: pinned blocks (b200_pool_pin()), blocks that are
+ * registered (b200_pool_register()), blocks that were
  * allocated while a capture was under way, and blocks that are freed while one is. The driver's answer is passed on.
  *
  * Status: every int is the vendor's; 0 is success. Only two are ever invented: `out_of_memory` for the headroom, and
@@ -225,6 +226,10 @@ void b200_pool_peer(struct b200_pool *pool, uint64_t context, uint64_t accessor)
  */
 void b200_pool_pin(struct b200_pool *pool, uint64_t address, uint64_t bytes);
 
+/* Live blocks that overlap the range are registered with a library (+1), which keeps their addresses until it has given them
+   up (-1), as often. Idle ones are pinned. Before the library is asked, and after it has answered. O(blocks). */
+void b200_pool_register(struct b200_pool *pool, uint64_t address, uint64_t bytes, int change);
+
 /* The context is about to be destroyed or reset, or was lost: its blocks are forgotten, live and idle; nothing is freed.
    Call it before the driver is asked, since a context that comes to stand at the same handle is another one, and only where
    the call will destroy (the last release of a primary context). */
@@ -245,6 +250,9 @@ void b200_pool_note(struct b200_pool *pool, uint64_t context, int64_t bytes);
    or none is left. Returns the bytes, those that the driver refuses included; 0: a retry is pointless. Nothing happens in a
    capture. */
 uint64_t b200_pool_trim(struct b200_pool *pool, uint64_t context, uint64_t bytes);
+
+/* A capture is about to begin, in which nothing can be given back: what is idle goes now, but for what is in quarantine. */
+void b200_pool_empty(struct b200_pool *pool);
 
 /* Bytes of the largest idle block of any context that is not pinned. O(blocks). */
 uint64_t b200_pool_largest_idle(struct b200_pool *pool);

@@ -18,9 +18,10 @@
 
 struct b200_pool_block {
   uint64_t address, bytes;
-  uint64_t stamp;          /* of an idle block; never falls from an older to a newer one on a shelf */
+  uint64_t stamp;          /* of an idle block */
   uint32_t older, newer;   /* on the shelf by age; `newer` chains vacant blocks */
   uint32_t before, behind; /* in its bin */
+  uint32_t registrations;
   uint8_t context;
   bool idle, binned, pinned;
 };

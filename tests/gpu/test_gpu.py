@@ -179,11 +179,11 @@ def test_cost_of_a_passed_through_call(bench, request, record_property):
 
 
 TABLE_ROWS = ("alignment size_zero failure first_call free_null wrong_frees free_waits free_is_a_wait awaited cross_api other_threads other_devices peers memory_info "
-              "attributes buffer_id sync_memops tokens tokens_among_others range_handle retained_handle address_range ipc virtual_memory other_backing "
+              "attributes buffer_id nccl_registered nccl_deregistered sync_memops tokens tokens_among_others range_handle retained_handle address_range ipc virtual_memory other_backing "
               "stream_ordered capture capture_of_another_thread driver_capture captured_memory contents "
               "reset primary_context forked at_exit").split()
 # What the pool may change, as in tests/pool/test_table.py.
-TABLE_MAY_DIFFER = {"attributes": "type of a freed one", "buffer_id": "new id", "address_range": "MiB", "contents": ""}
+TABLE_MAY_DIFFER = {"attributes": "type of a freed one", "buffer_id": "new id", "nccl_deregistered": "new id", "retained_handle": "new id", "address_range": "MiB", "contents": ""}
 
 
 @pytest.mark.parametrize("row", TABLE_ROWS)

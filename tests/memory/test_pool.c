@@ -524,6 +524,29 @@ START_TEST(a_pin_covers_a_range_and_nothing_beside_it) {
 }
 END_TEST
 
+START_TEST(registered_blocks_are_the_drivers_until_given_up) {
+  begin_with(GIB, false);
+  uint64_t one = get(8 * MIB).address, other = get(8 * MIB).address;
+  b200_pool_register(&pool, one + MIB, MIB, +1);
+  b200_pool_register(&pool, one, 8 * MIB, +1);
+  b200_pool_register(&pool, one, 8 * MIB, -1);
+  device.fail_free = 700;
+  ck_assert_int_eq(b200_pool_free(&pool, A, one, false), 700); /* still registered, also after that */
+  device.fail_free = 0;
+  put(one);
+  ck_assert_int_eq(b200_pool_look(&pool, one), B200_POOL_UNKNOWN);
+  b200_pool_register(&pool, other, 8 * MIB, +1);
+  b200_pool_register(&pool, other, 8 * MIB, -1);
+  b200_pool_register(&pool, other, 8 * MIB, -1); /* one too many */
+  put(other);
+  ck_assert_int_eq(b200_pool_look(&pool, other), B200_POOL_IDLE);
+  b200_pool_register(&pool, other, 1, +1); /* memory that was freed */
+  synchronize(A);
+  ck_assert(!get(8 * MIB).hit);
+  ck_assert_uint_eq(stats().pinned, 1);
+}
+END_TEST
+
 START_TEST(a_free_that_the_driver_refuses_leaves_the_block) {
   begin_with(GIB, false);
   uint64_t address = get(4 * MIB).address;
@@ -536,6 +559,20 @@ START_TEST(a_free_that_the_driver_refuses_leaves_the_block) {
   put(address);
   ck_assert_int_eq(b200_pool_look(&pool, address), B200_POOL_UNKNOWN);
   ck_assert_uint_eq(device.used, 0);
+}
+END_TEST
+
+START_TEST(before_a_capture_what_is_idle_goes) {
+  begin_with(GIB, true);
+  uint64_t address = get(4 * MIB).address;
+  fake_launch(&device, 0, 0, address, true, 1);
+  put(address);
+  b200_pool_empty(&pool);
+  ck_assert_int_eq(b200_pool_look(&pool, address), B200_POOL_IDLE); /* in quarantine: nothing is waited for */
+  fake_run_all(&device, 0);
+  b200_pool_empty(&pool);
+  ck_assert_int_eq(b200_pool_look(&pool, address), B200_POOL_UNKNOWN);
+  ck_assert_uint_eq(device.fence_waits + device.synchronisations, 0);
 }
 END_TEST
 
@@ -1130,7 +1167,9 @@ END_TEST
   X(a_second_free_is_an_error)                                                                                              \
   X(pinned_blocks_are_never_handed_out_again)                                                                               \
   X(a_pin_covers_a_range_and_nothing_beside_it)                                                                             \
+  X(registered_blocks_are_the_drivers_until_given_up)                                                                       \
   X(a_free_that_the_driver_refuses_leaves_the_block)                                                                        \
+  X(before_a_capture_what_is_idle_goes)                                                                                     \
   X(in_a_capture_everything_is_the_drivers)                                                                                 \
   X(blocks_of_a_context_that_is_gone_are_forgotten_not_freed)                                                               \
   X(a_context_may_go_while_the_pool_waits_for_it)                                                                           \

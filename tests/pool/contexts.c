@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the virtual node does not have, preloaded behind the library: the end of a context, which frees every block that the
-   program has ever had, as the driver would; and handles of ranges, which not every driver gives. */
+   program has ever had, as the driver would; handles of ranges, which not every driver gives; and a handle of a block of
+   cudaMalloc, which one that makes them of physical memory gives. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stddef.h>
@@ -31,4 +32,11 @@ __attribute__((visibility("default"))) CUresult cuMemGetHandleForAddressRange(vo
                                                                               unsigned long long flags) {
   (void)handle, (void)address, (void)bytes, (void)type, (void)flags;
   return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+__attribute__((visibility("default"))) CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
+                                                                            void *address) {
+  (void)address;
+  *handle = 4711;
+  return CUDA_SUCCESS;
 }

@@ -446,7 +446,7 @@ static CUresult retain_handle(CUdeviceptr address) {
   CUmemGenericAllocationHandle handle;
   CUresult status = p_cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address);
   if (status == CUDA_SUCCESS)
-    MUST(p_cuMemRelease(handle));
+    p_cuMemRelease(handle); /* the stand-in's is nobody's */
   return status;
 }
 
@@ -581,6 +581,38 @@ static int nccl_registered(void) {
   return 0;
 }
 
+/* As PyTorch does with every segment: registered with each communicator, given up again, and then freed. */
+static int nccl_deregistered(void) {
+  ncclResult_t (*init)(ncclComm_t *, int, const int *) = NULL, (*enlist)(ncclComm_t, void *, size_t, void **) = NULL,
+                                                    (*delist)(ncclComm_t, void *) = NULL;
+  ncclComm_t comms[2];
+  void *handles[2];
+  if (!dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL))
+    return SKIPPED;
+  *(void **)&init = dlsym(RTLD_DEFAULT, "ncclCommInitAll");
+  *(void **)&enlist = dlsym(RTLD_DEFAULT, "ncclCommRegister");
+  *(void **)&delist = dlsym(RTLD_DEFAULT, "ncclCommDeregister");
+  for (int i = 0; i < 2; i++)
+    MUST(init(&comms[i], 1, NULL));
+  for (int kept = 0; kept < 2; kept++) {
+    void *block = get(8 * MIB);
+    unsigned long long before = id_of(block);
+    for (int i = 0; i < 2; i++)
+      say("register", enlist(comms[i], block, 8 * MIB, &handles[i]));
+    say("unknown", delist(comms[0], &handles) != ncclSuccess);
+    for (int i = 0; i < 2 - kept; i++)
+      say("deregister", delist(comms[i], handles[i]));
+    say("free", drop(block));
+    MUST(p_cudaDeviceSynchronize());
+    block = get(8 * MIB);
+    say(kept ? "another while it is registered" : "new id", id_of(block) != before);
+    for (int i = 2 - kept; i < 2; i++)
+      say("deregister", delist(comms[i], handles[i]));
+    MUST(drop(block));
+  }
+  return 0;
+}
+
 static int nccl_group(void) {
   ncclResult_t (*start)(void) = NULL, (*end)(void) = NULL;
   if (!dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL))
@@ -699,6 +731,27 @@ static int capture_begun_by(begin_capture begin) {
 
 static int capture(void) {
   return capture_begun_by(begin_by_runtime);
+}
+
+/* As torch.cuda.graph() does: what is cached is freed, and the capture takes it again in other sizes. */
+static int capture_on_a_full_device(void) {
+  enum { BLOCKS = 64 };
+  void *blocks[BLOCKS], *larger = NULL;
+  int count = 0;
+  cudaStream_t stream = new_stream();
+  cudaGraph_t graph = NULL;
+  while (count < BLOCKS && p_cudaMalloc(&blocks[count], 32 * MIB) == cudaSuccess)
+    MUST(p_cudaMemsetAsync(blocks[count++], 1, 32 * MIB, stream));
+  p_cudaGetLastError();
+  MUST(p_cudaDeviceSynchronize());
+  for (int i = 0; i < count; i++)
+    MUST(drop(blocks[i]));
+  MUST(p_cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  say("malloc", p_cudaMalloc(&larger, 640 * MIB));
+  say("end", p_cudaStreamEndCapture(stream, &graph));
+  say("graph", graph != NULL);
+  say("free", drop(larger));
+  return 0;
 }
 
 /* Begun behind the runtime's back, by either way to the driver's functions; once it has ended, the cache serves again. */
@@ -886,12 +939,14 @@ static const struct row {
     {"address_range", address_range, false},
     {"ipc", ipc, true},
     {"nccl_registered", nccl_registered, false},
+    {"nccl_deregistered", nccl_deregistered, false},
     {"nccl_group", nccl_group, false},
     {"virtual_memory", virtual_memory, false},
     {"other_backing", other_backing, false},
     {"stream_ordered", stream_ordered, false},
     {"capture", capture, false},
     {"capture_of_another_thread", capture_of_another_thread, false},
+    {"capture_on_a_full_device", capture_on_a_full_device, false},
     {"driver_capture", driver_capture, false},
     {"captured_memory", captured_memory, false},
     {"contents", contents, false},

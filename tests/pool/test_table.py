@@ -11,6 +11,7 @@ MAY_DIFFER = {
     "attributes": {"type of a freed one": {"2"}},
     # A block that is handed out again is the same one to the driver.
     "buffer_id": {"new id": {"0"}},
+    "nccl_deregistered": {"new id": {"0"}},
     # … with the bytes that it was first asked for.
     "address_range": {"MiB": {"18"}},
     # … and holds what was in it.
@@ -20,14 +21,15 @@ MAY_DIFFER = {
 MAY_DIFFER_AS_PYTORCH = {**MAY_DIFFER, "free_is_a_wait": {"the host has it": {"0", "1"}}}
 # Rows in which the cache must have served something, or the row would show nothing of it.
 HITS = ("free_waits free_is_a_wait awaited other_devices peers memory_info buffer_id address_range contents wrong_frees nccl_group sync_memops tokens "
-        "tokens_among_others range_handle retained_handle driver_capture").split()
+        "tokens_among_others range_handle retained_handle driver_capture nccl_deregistered").split()
 MORE = {"sticky": {"B200OPT_VNODE_FAULT": "cudaMemsetAsync:3:sticky=700"}, "peers": {"B200OPT_VNODE_GPUS": "2"},
-        "last_error": {"B200OPT_VNODE_MEMORY_GB": "1"}, "awaited": {"B200OPT_VNODE_MEMORY_GB": "1"}}
-# The node has no end of a context and no handle of a range; the program's own take their place.
-BEHIND = {row: HERE / "libpool_contexts.so" for row in ("reset", "range_handle")}
+        "last_error": {"B200OPT_VNODE_MEMORY_GB": "1"}, "awaited": {"B200OPT_VNODE_MEMORY_GB": "1"},
+        "capture_on_a_full_device": {"B200OPT_VNODE_MEMORY_GB": "1"}}
+# The node has no end of a context, no handle of a range and none of a block of cudaMalloc; the program's own take their place.
+BEHIND = {row: HERE / "libpool_contexts.so" for row in ("reset", "range_handle", "retained_handle")}
 ROWS = ("alignment size_zero failure sticky first_call free_null wrong_frees free_waits free_is_a_wait awaited cross_api other_threads other_devices peers "
         "memory_info attributes buffer_id sync_memops tokens tokens_among_others range_handle retained_handle address_range ipc "
-        "nccl_registered nccl_group virtual_memory other_backing stream_ordered capture capture_of_another_thread driver_capture "
+        "nccl_registered nccl_deregistered nccl_group virtual_memory other_backing stream_ordered capture capture_of_another_thread capture_on_a_full_device driver_capture "
         "captured_memory contents last_error reset primary_context forked at_exit").split()
 
 
@@ -72,6 +74,13 @@ def test_an_error_that_stays_ends_the_cache(call, error, tmp_path):
         done = run("pool", tmp_path / str(status), "pool_table", "after_error", B200OPT_VNODE_FAULT=f"{call}:{status}")
         assert "injected fault" in done.stderr, done.stderr
         assert (done.returncode, done.stdout) == (0, f"new id {new}\nfree 0\nfree 0\n"), done.stdout + done.stderr
+
+
+def test_a_handle_that_is_refused_pins_nothing(tmp_path):
+    """NCCL asks for one of every buffer that PyTorch registers; memory of cudaMalloc has none."""
+    done = run("pool", tmp_path, "pool_table", "retained_handle")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "new id 0" and not done.stdout.startswith("status 0"), done.stdout
+    assert summed(tmp_path, "pool", "pinned") == 0
 
 
 def test_contents_can_be_filled(tmp_path):

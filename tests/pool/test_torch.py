@@ -53,6 +53,18 @@ def test_the_demo_job_is_the_same(tmp_path):
     assert len(losses[0]) == 6 and losses[1] == losses[0]
 
 
+def test_fsdp_reuses_what_it_has_emptied(tmp_path):
+    """PyTorch registers every segment with NCCL, and gives it up before it frees: the blocks are kept all the same."""
+    job = [HERE.parent / "e2e" / "jobs" / "hf_trainer.py", "--fsdp-version", "2", "--steps", "4", "--seq", "128", "--vocabulary", "8192",
+           "--empty-cache-every", "1", "--dir", "trainer", "--out", "out.json"]
+    both(tmp_path, 2, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *job)
+    bare, pool = (json.loads((tmp_path / arm / "out.json").read_text()) for arm in ("bare", "pool"))
+    assert len(bare["losses"]) == 4 and pool["losses"] == bare["losses"] and pool["grad_norms"] == bare["grad_norms"]
+    assert {r["name"] for r in records(tmp_path / "log", "call")} >= {"ncclCommRegister", "ncclCommDeregister"}
+    counts = [r for r in records(tmp_path / "log", "pool") if r["misses"]]
+    assert len(counts) == 2 and all(r["hits"] > 0 and r["pinned"] == 0 for r in counts), counts
+
+
 def test_advice_for_holes_makes_it_fit(tmp_path):
     limited = ["B200OPT_VNODE_MEMORY_GB=2"]
     refused = node(tmp_path / "first", 1, ["--log", tmp_path / "log", *limited], HERE / "job.py", "holes")
