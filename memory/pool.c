@@ -197,17 +197,15 @@ static void record_fence_locked(struct b200_pool *pool, struct b200_pool_context
     fence->event = event;
 }
 
-static bool synchronize_locked(struct b200_pool *pool, struct b200_pool_context *context) {
+static void synchronize_locked(struct b200_pool *pool, struct b200_pool_context *context) {
   uint64_t handle = context->handle, generation = context->generation, token = ++pool->clock, begin = now_ns();
   unlock(pool);
   bool done = is_pooling(pool) && !is_capturing(pool) && pool->ops.synchronize(pool->ops.user, handle) == 0;
   lock(pool);
   pool->stats.synchronisations += done;
   pool->stats.driver_ns += now_ns() - begin;
-  if (!done || !is_same(context, generation))
-    return false;
-  make_safe(context, token);
-  return true;
+  if (done && is_same(context, generation))
+    make_safe(context, token);
 }
 
 /* Tries to bring `safe` of one context above the stamp. */

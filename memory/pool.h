@@ -30,8 +30,8 @@
  * driver packs small allocations into one page.
  *
  * Never cached, given back to the driver as the application frees them: pinned blocks (b200_pool_pin()), blocks that are
- * registered (b200_pool_register()), blocks that were
- * allocated while a capture was under way, and blocks that are freed while one is. The driver's answer is passed on.
+ * registered (b200_pool_register()), blocks that were allocated while a capture was under way, and blocks that are freed
+ * while one is. The driver's answer is passed on.
  *
  * Status: every int is the vendor's; 0 is success. Only two are ever invented: `out_of_memory` for the headroom, and
  * `invalid_value` for the free of an idle block (which the driver, that still has it, would grant).

@@ -160,6 +160,13 @@ def explain(bare, observed):
     return "\n".join(list(difflib.unified_diff(texts[0].splitlines(), texts[1].splitlines(), "bare", "observed", lineterm="", n=1))[:20])
 
 
+def tell(name, cases, wrong):
+    """Prints the result of a campaign; returns how many differences there are."""
+    print(f"{name}: {cases} faults, {len(wrong)} differences", flush=True)
+    print("\n".join(wrong), flush=True) if wrong else None
+    return len(wrong)
+
+
 def hooked_functions():
     """Of the stand-ins that the programs link: those for CUDA 13."""
     names = set()
@@ -175,12 +182,7 @@ def sweep(arm, names):
 
 
 def main():
-    failed = 0
-    for program in PROGRAMS:
-        cases, wrong = differences(program, everything=True)
-        print(f"{program}: {cases} faults, {len(wrong)} differences", flush=True)
-        print("\n".join(wrong), flush=True) if wrong else None
-        failed += len(wrong)
+    failed = sum(tell(program, *differences(program, everything=True)) for program in PROGRAMS)
     names = hooked_functions()
     bare, observed = sweep("bare", names), sweep("observed", names)
     print(f"sweep: {len(names)} functions, {'no difference' if bare == observed else 'DIFFERENT'}")
