@@ -106,10 +106,9 @@ struct aa {
   json_t *says; /* lines */
 };
 
-static json_t *text_line(char *line) {
-  json_t *value = text_of(line);
+static void add_line(json_t *list, char *line) {
+  json_array_append_new(list, text_of(line));
   free(line);
-  return value;
 }
 
 static void aa_add(struct aa *aa, const struct compare_arm *arm, const struct compare_run *a, const struct compare_run *b) {
@@ -118,17 +117,15 @@ static void aa_add(struct aa *aa, const struct compare_arm *arm, const struct co
   loss_compare(a->points, a->point_count, b->points, b->point_count, &plain, &pair, NULL);
   const char *path = arm->path ? arm->path : "";
   if (pair.verdict == LOSS_INVALID || pair.verdict == LOSS_DIVERGED || !isfinite(pair.gap_percent)) {
-    json_array_append_new(aa->says,
-                          text_line(b200_format("--aa %s: %s and %s are no pair of equal runs and are left out: %s", path,
-                                                a->name, b->name, loss_reason_texts[pair.reason])));
+    add_line(aa->says, b200_format("--aa %s: %s and %s are no pair of equal runs and are left out: %s", path, a->name,
+                                   b->name, loss_reason_texts[pair.reason]));
     return;
   }
   if (pair.verdict == LOSS_WORSE || pair.verdict == LOSS_BETTER || pair.start_differs)
-    json_array_append_new(
-        aa->says,
-        text_line(b200_format("--aa %s: %s and %s are far apart for equal runs, %+.2f %%%s: are they of one "
-                              "arm?",
-                              path, a->name, b->name, pair.gap_percent, pair.start_differs ? " from another start" : "")));
+    add_line(aa->says,
+             b200_format("--aa %s: %s and %s are far apart for equal runs, %+.2f %%%s: are they of one "
+                         "arm?",
+                         path, a->name, b->name, pair.gap_percent, pair.start_differs ? " from another start" : ""));
   aa->gaps = b200_grow(aa->gaps, aa->count, sizeof(*aa->gaps));
   aa->gaps[aa->count++] = pair.gap_percent;
 }
@@ -147,11 +144,10 @@ static struct aa aa_pairs(const struct compare_settings *settings, const struct 
       aa_add(&aa, arm, &arm->runs[0], &arm->runs[j]);
   }
   if (settings->aa_count && aa.count < LOSS_FLOOR_PAIRS)
-    json_array_append_new(aa.says,
-                          text_line(b200_format("--aa makes %zu pair%s of equal runs, and measures nothing: it takes "
-                                                "%d, each run with the first of its folder, or one by itself with "
-                                                "the baseline",
-                                                aa.count, aa.count == 1 ? "" : "s", LOSS_FLOOR_PAIRS)));
+    add_line(aa.says, b200_format("--aa makes %zu pair%s of equal runs, and measures nothing: it takes "
+                                  "%d, each run with the first of its folder, or one by itself with "
+                                  "the baseline",
+                                  aa.count, aa.count == 1 ? "" : "s", LOSS_FLOOR_PAIRS));
   return aa;
 }
 
@@ -298,16 +294,22 @@ static const json_t *run_called(const json_t *arm, const char *name) {
   return NULL;
 }
 
+/* Losses of the side that has more. */
+static int64_t most_points(const json_t *pair) {
+  int64_t baseline = report_number(pair, "points_baseline"), candidate = report_number(pair, "points_candidate");
+  return baseline > candidate ? baseline : candidate;
+}
+
 /* How many steps are common, how many would have to be, and which side ends early. */
 static char *overlap_says(const json_t *comparison, const json_t *pair) {
-  int64_t counts[2] = {report_number(pair, "points_baseline"), report_number(pair, "points_candidate")}, last[2];
+  int64_t last[2];
   bool partial[2];
   for (int side = 0; side < 2; side++) {
     const json_t *run = run_called(json_object_get(comparison, side_names[side]), report_string(pair, side_names[side]));
     last[side] = report_number(run, "last_step");
     partial[side] = json_is_true(json_object_get(run, "partial"));
   }
-  int64_t longer = counts[0] > counts[1] ? counts[0] : counts[1], common = report_number(pair, "common");
+  int64_t longer = most_points(pair), common = report_number(pair, "common");
   int shorter = last[1] < last[0];
   char *end = last[0] == last[1]
                   ? b200_format("%s", "")
@@ -351,10 +353,6 @@ static char *loss_says(const json_t *comparison, const struct loss_summary *summ
   return text;
 }
 
-static void add_line(json_t *list, char *line) {
-  json_array_append_new(list, text_line(line));
-}
-
 static void add_what_would_decide(json_t *also, const struct loss_summary *summary, const json_t *pair) {
   int64_t advised = report_number(pair, "steps_advised");
   if (summary->reason == LOSS_BY_START) {
@@ -386,8 +384,7 @@ static void add_loss_warnings(json_t *also, const struct loss_summary *summary, 
   if (summary->start_differs && summary->reason != LOSS_BY_START)
     add_line(also, b200_format("the first steps differ by more than rounding does: start or configuration differs, or the "
                                "recipe is broken"));
-  int64_t counts[2] = {report_number(pair, "points_baseline"), report_number(pair, "points_candidate")};
-  int64_t longer = counts[0] > counts[1] ? counts[0] : counts[1], common = report_number(pair, "common");
+  int64_t longer = most_points(pair), common = report_number(pair, "common");
   if (judged && common < longer && summary->reason != LOSS_BY_LENGTH)
     add_line(also, b200_format("%" PRId64 " of %" PRId64 " losses are in both runs; the others were not compared", common,
                                longer));
